@@ -32,6 +32,7 @@ class Contents : public ContextFile {
  public:
   const std::string& origin() const override { return origin_; }
   uint64_t bytes() const override { return all_.size(); }
+  const Digest& digest() const override { return digest_; }
 
   std::vector<std::string_view> names() const override {
     std::vector<std::string_view> names;
@@ -113,7 +114,8 @@ class Contents : public ContextFile {
     }
     table_offset_ = offset;
     table_ = text_at(offset, bytes);
-    if (ContextHead::text_of(sha256(table_)) != table_digest) {
+    digest_ = sha256(table_);
+    if (ContextHead::text_of(digest_) != table_digest) {
       fail("its table of sections is not what was written (SHA-256 differs)");
     }
   }
@@ -186,6 +188,7 @@ class Contents : public ContextFile {
   const std::span<const std::byte> all_;
   uint64_t table_offset_ = 0;
   std::string_view table_;
+  Digest digest_{};
   std::vector<Entry> entries_;  // by name
 };
 

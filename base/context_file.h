@@ -38,9 +38,11 @@ class ContextWriter {
   // threads.
   using Fill = std::function<void(int64_t first, std::span<std::byte> out)>;
 
-  // Written beside `path` under a name that nobody can guess, and renamed by finish(). Throws
-  // UserError where that is not possible.
-  static std::unique_ptr<ContextWriter> to_file(const std::string& path);
+  // A file's name may say what is in it.
+  using NameOf = std::function<std::string(const Digest& digest)>;
+  // Written in `folder` where nobody finds it, and named by finish(). Throws UserError where that
+  // is not possible.
+  static std::unique_ptr<ContextWriter> to_file(const std::string& folder, NameOf name_of);
   static std::unique_ptr<ContextWriter> to_memory();
   virtual ~ContextWriter() = default;
 
@@ -52,8 +54,9 @@ class ContextWriter {
                         size_t unit = 1) = 0;
   // Throws UserError where the file cannot be written.
   virtual void finish() = 0;
-  virtual std::string take() = 0;      // what to_memory() made, after finish()
-  virtual uint64_t bytes() const = 0;  // so far
+  virtual const Digest& digest() const = 0;  // as the file's, after finish()
+  virtual std::string take() = 0;            // what to_memory() made, after finish()
+  virtual uint64_t bytes() const = 0;        // so far
 };
 
 // As add_data() would store them.
@@ -92,8 +95,10 @@ class ContextFile : public CheckedData {
   // Copied, so that data is aligned.
   static std::shared_ptr<const ContextFile> from_bytes(std::string_view bytes);
 
-  virtual const std::string& origin() const = 0;            // for messages: its path
-  virtual uint64_t bytes() const = 0;                       // of all of it
+  virtual const std::string& origin() const = 0;  // for messages: its path
+  virtual uint64_t bytes() const = 0;             // of all of it
+  // SHA-256 of the table of sections, and so of everything in it: who has it knows the file.
+  virtual const Digest& digest() const = 0;
   virtual bool is_mapped() const = 0;                       // a file stands behind it
   virtual std::vector<std::string_view> names() const = 0;  // parsed ones and data, sorted
   virtual bool has(std::string_view name) const = 0;

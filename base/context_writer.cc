@@ -26,15 +26,16 @@ class Sink {
   virtual ~Sink() = default;
   virtual void make_room(uint64_t bytes) = 0;  // of all; what is new holds zeros
   virtual void write(uint64_t offset, std::string_view bytes) = 0;
-  virtual void publish() = 0;
+  virtual void publish(const Digest& digest) = 0;
   virtual std::string take() = 0;
 };
 
 class FileSink final : public Sink {
  public:
-  explicit FileSink(const std::string& path) : path_(path) {
+  FileSink(const std::string& folder, ContextWriter::NameOf name_of)
+      : folder_(folder), name_of_(std::move(name_of)) {
     Support support;
-    file_ = PendingFile::make(path, support);
+    file_ = PendingFile::make(folder, support);
     if (!support) fail(support.reason);
   }
   void make_room(uint64_t bytes) override {
@@ -50,17 +51,20 @@ class FileSink final : public Sink {
       offset += static_cast<uint64_t>(written);
     }
   }
-  void publish() override {
-    if (const Support published = file_->publish(); !published) fail(published.reason);
+  void publish(const Digest& digest) override {
+    const std::string name = name_of_(digest);
+    if (const Support published = file_->publish(name); !published) fail(published.reason);
   }
   std::string take() override { throw InternalError("a context that is a file has no bytes"); }
 
  private:
   [[noreturn]] void fail(const std::string& reason) const {
-    throw UserError(fmt::format("cannot write the context file '{}': {}", path_, reason));
+    throw UserError(fmt::format("cannot write a context file in '{}': {}",
+                                folder_.empty() ? "." : folder_, reason));
   }
 
-  const std::string path_;
+  const std::string folder_;
+  const ContextWriter::NameOf name_of_;
   std::unique_ptr<PendingFile> file_;
 };
 
@@ -70,7 +74,7 @@ class MemorySink final : public Sink {
   void write(uint64_t offset, std::string_view bytes) override {
     std::memcpy(bytes_.data() + offset, bytes.data(), bytes.size());
   }
-  void publish() override {}
+  void publish(const Digest&) override {}
   std::string take() override { return std::move(bytes_); }
 
  private:
@@ -99,6 +103,7 @@ class SectionWriter final : public ContextWriter {
   bool has(std::string_view name) const override { return entries_.contains(std::string(name)); }
   uint64_t bytes() const override { return end_; }
   std::string take() override { return sink_->take(); }
+  const Digest& digest() const override { return digest_; }
 
   void add(std::string_view name, std::string_view bytes) override {
     const uint64_t offset = aligned(end_, kSectionAlignment);
@@ -139,11 +144,12 @@ class SectionWriter final : public ContextWriter {
     }
     const std::string bytes = table.take();
     const uint64_t offset = aligned(end_, kSectionAlignment);
-    const ContextHead head{offset + bytes.size(), offset, bytes.size(), sha256(bytes)};
+    digest_ = sha256(bytes);
+    const ContextHead head{offset + bytes.size(), offset, bytes.size(), digest_};
     sink_->make_room(head.file_bytes);
     sink_->write(offset, bytes);
     sink_->write(0, head.to_bytes());
-    sink_->publish();
+    sink_->publish(digest_);
     end_ = head.file_bytes;
   }
 
@@ -170,6 +176,7 @@ class SectionWriter final : public ContextWriter {
 
   std::unique_ptr<Sink> sink_;
   uint64_t end_ = ContextHead::kBytes;
+  Digest digest_{};
   std::map<std::string, Entry> entries_;
   std::map<std::pair<uint64_t, std::vector<Digest>>, uint64_t> offsets_;  // of data that is there
 };
@@ -193,8 +200,8 @@ std::vector<Digest> digests_of(std::span<const std::byte> bytes) {
   return digests;
 }
 
-std::unique_ptr<ContextWriter> ContextWriter::to_file(const std::string& path) {
-  return std::make_unique<SectionWriter>(std::make_unique<FileSink>(path));
+std::unique_ptr<ContextWriter> ContextWriter::to_file(const std::string& folder, NameOf name_of) {
+  return std::make_unique<SectionWriter>(std::make_unique<FileSink>(folder, std::move(name_of)));
 }
 
 std::unique_ptr<ContextWriter> ContextWriter::to_memory() {

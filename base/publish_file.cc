@@ -38,14 +38,17 @@ Support kind_is_regular(mode_t mode) {
   return Support::no(fmt::format("it is {}: name a regular file or a new one", kind));
 }
 
-Support open_place(const std::filesystem::path& path, Place& place) {
-  const std::filesystem::path folder = path.has_parent_path() ? path.parent_path() : ".";
-  place.name = path.filename();
-  place.folder = Descriptor(::open(folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
-  if (!place.folder.is_open() || place.name.empty()) {
-    return Support::no(fmt::format("check that its folder exists and is writable ({})",
-                                   place.name.empty() ? "no file name" : because_of_errno()));
-  }
+Support open_folder(const std::filesystem::path& path, Descriptor& folder) {
+  folder =
+      Descriptor(::open(path.empty() ? "." : path.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
+  if (folder.is_open()) return Support::yes();
+  return Support::no(
+      fmt::format("check that its folder exists and is writable ({})", because_of_errno()));
+}
+
+// What is there under the place's name.
+Support look(Place& place) {
+  if (place.name.empty()) return Support::no("it has no file name");
   struct stat known {};
   if (::fstatat(place.folder.number(), place.name.c_str(), &known, AT_SYMLINK_NOFOLLOW) == 0) {
     place.known = known;
@@ -55,6 +58,12 @@ Support open_place(const std::filesystem::path& path, Place& place) {
     return Support::no(because_of_errno());
   }
   return Support::yes();
+}
+
+Support open_place(const std::filesystem::path& path, Place& place) {
+  place.name = path.filename();
+  if (Support opened = open_folder(path.parent_path(), place.folder); !opened) return opened;
+  return look(place);
 }
 
 Support target_of_link(const Place& place, std::filesystem::path& path) {
@@ -93,9 +102,7 @@ bool keep_access(int file, const struct stat& known) {
   return ::fchmod(file, mode) == 0;
 }
 
-// The place of a file that may be written there.
-Support find_writable(const std::string& path, Place& place) {
-  if (Support found = find_place(path, place); !found) return found;
+Support may_replace(const Place& place) {
   if (place.known &&
       ::faccessat(place.folder.number(), place.name.c_str(), W_OK, AT_EACCESS) != 0) {
     return Support::no(because_of_errno());
@@ -104,24 +111,35 @@ Support find_writable(const std::string& path, Place& place) {
 }
 
 // A new file's loses what the umask takes.
-mode_t first_mode(const Place& place) { return place.known ? S_IRUSR | S_IWUSR : 0666; }
+constexpr mode_t kNewFile = 0666;
+mode_t first_mode(const Place& place) { return place.known ? S_IRUSR | S_IWUSR : kNewFile; }
 
-class FileInPlace final : public PendingFile {
+class FileInFolder final : public PendingFile {
  public:
-  Support open(const std::string& path) {
-    if (Support found = find_writable(path, place_); !found) return found;
-    return TemporaryFile::make(place_.folder.number(), first_mode(place_), file_);
+  Support open(const std::string& folder) {
+    if (Support opened = open_folder(folder, place_.folder); !opened) return opened;
+    return TemporaryFile::make(place_.folder.number(), kNewFile, file_);
   }
   int number() const override { return file_.number(); }
-  Support publish() override {
-    const bool is_ready =
-        (!place_.known || keep_access(number(), *place_.known)) && ::fsync(number()) == 0;
-    if (!is_ready || !file_.rename_to(place_.name)) return Support::no(because_of_errno());
+  Support publish(const std::string& name) override {
+    place_.name = name;
+    if (Support looked = look(place_); !looked) return looked;
+    if (Support allowed = may_take_the_name(); !allowed) return allowed;
+    const bool keeps = !is_a_file() || keep_access(number(), *place_.known);
+    if (!keeps || ::fsync(number()) != 0 || !file_.rename_to(place_.name)) {
+      return Support::no(because_of_errno());
+    }
     ::fsync(place_.folder.number());  // where a file system cannot, the name may come late
     return Support::yes();
   }
 
  private:
+  bool is_a_file() const { return place_.known && S_ISREG(place_.known->st_mode); }
+  Support may_take_the_name() const {
+    if (!place_.known || S_ISLNK(place_.known->st_mode)) return Support::yes();
+    return is_a_file() ? may_replace(place_) : kind_is_regular(place_.known->st_mode);
+  }
+
   Place place_;
   TemporaryFile file_;
 };
@@ -130,14 +148,15 @@ class FileInPlace final : public PendingFile {
 
 Support publish_file(const std::string& path, std::string_view contents) {
   Place place;
-  if (Support found = find_writable(path, place); !found) return found;
+  if (Support found = find_place(path, place); !found) return found;
+  if (Support allowed = may_replace(place); !allowed) return allowed;
   return replace_file(place.folder.number(), place.name, {&contents, 1}, first_mode(place),
                       [&](int file) { return !place.known || keep_access(file, *place.known); });
 }
 
-std::unique_ptr<PendingFile> PendingFile::make(const std::string& path, Support& support) {
-  auto file = std::make_unique<FileInPlace>();
-  support = file->open(path);
+std::unique_ptr<PendingFile> PendingFile::make(const std::string& folder, Support& support) {
+  auto file = std::make_unique<FileInFolder>();
+  support = file->open(folder);
   return support ? std::move(file) : nullptr;
 }
 

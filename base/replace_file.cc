@@ -2,6 +2,7 @@
 
 #include <fcntl.h>
 #include <sys/random.h>
+#include <unistd.h>
 
 #include <array>
 #include <cerrno>
@@ -38,11 +39,25 @@ bool write_parts(int file, std::span<const std::string_view> parts) {
   return true;
 }
 
+std::string path_of(const Descriptor& file) {
+  return fmt::format("/proc/self/fd/{}", file.number());
+}
+
+// A file without a name, which this process can give it one later.
+Descriptor open_unnamed(int folder, mode_t mode) {
+  Descriptor file(::openat(folder, ".", O_TMPFILE | O_WRONLY | O_CLOEXEC, mode));
+  if (!file.is_open() || ::access(path_of(file).c_str(), F_OK) == 0) return file;
+  return Descriptor();  // /proc is not mounted
+}
+
 }  // namespace
 
 std::string because_of_errno() { return std::generic_category().message(errno); }
 
 Support TemporaryFile::make(int folder, mode_t mode, TemporaryFile& file) {
+  file.folder_ = folder;
+  file.file_ = open_unnamed(folder, mode);
+  if (file.file_.is_open()) return Support::yes();
   const std::string name = unguessable_name();
   file.file_ = Descriptor(
       ::openat(folder, name.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, mode));
@@ -50,12 +65,24 @@ Support TemporaryFile::make(int folder, mode_t mode, TemporaryFile& file) {
     return Support::no(
         fmt::format("check that its folder exists and is writable ({})", because_of_errno()));
   }
-  file.folder_ = folder;
   file.name_ = name;
   return Support::yes();
 }
 
+bool TemporaryFile::link_as(const std::string& name) const {
+  return ::linkat(AT_FDCWD, path_of(file_).c_str(), folder_, name.c_str(), AT_SYMLINK_FOLLOW) == 0;
+}
+
 bool TemporaryFile::rename_to(const std::string& name) {
+  if (name_.empty()) {
+    // What some file systems say only when a descriptor is closed, and this one must stay open.
+    if (!Descriptor(::dup(file_.number())).close()) return false;
+    if (link_as(name)) return true;
+    // Only a name can take the place of another.
+    const std::string other = unguessable_name();
+    if (errno != EEXIST || !link_as(other)) return false;
+    name_ = other;
+  }
   if (!file_.close() || ::renameat(folder_, name_.c_str(), folder_, name.c_str()) != 0) {
     return false;
   }

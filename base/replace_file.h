@@ -40,8 +40,10 @@ std::string because_of_errno();
 // Names that a write of ours begins and ends with before its rename.
 inline constexpr std::string_view kTemporaryPrefix = ".tenon-", kTemporarySuffix = ".tmp";
 
-// A new file in `folder` under a name that nobody can guess, until rename_to(). Without that
-// nothing of it stays behind. The folder's descriptor outlives it.
+// A new file in `folder` that nobody finds until rename_to(). Without that nothing of it stays
+// behind: where the file system has files without a name (O_TMPFILE) it has none, and goes even
+// with a process that is killed; elsewhere (NFS) it has one that nobody can guess. The folder's
+// descriptor outlives it.
 class TemporaryFile {
  public:
   TemporaryFile() = default;
@@ -51,16 +53,18 @@ class TemporaryFile {
   ~TemporaryFile();
 
   int number() const { return file_.number(); }
-  // A link of that name is replaced, not followed. False with errno: nothing changed.
+  // Once. A link of that name is replaced, not followed. False with errno: nothing changed.
   bool rename_to(const std::string& name);
 
  private:
+  bool link_as(const std::string& name) const;
+
   int folder_ = -1;
   std::string name_;  // empty: none
   Descriptor file_;
 };
 
-// Gives `name` the parts, one behind the other, under a name that nobody can guess, and renames it:
+// Gives `name` the parts, one behind the other, in a file that gets the name once it is written:
 // a link of that name is replaced, not followed. `prepare` sees the open file before that; false
 // with errno: it is given up. Nothing stays behind where the answer is no.
 [[nodiscard]] Support replace_file(int folder, const std::string& name,

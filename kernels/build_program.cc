@@ -111,7 +111,7 @@ class ProgramBuilder {
       if (!value.shape) {
         throw UserError(fmt::format("the rank of output '{}' is not known", value.name));
       }
-      program_.outputs.push_back(*value.shape);
+      program_.outputs.push_back({*value.shape, value.dtype});
     }
   }
 

@@ -26,7 +26,7 @@ class ProgramCheck {
 
   void run() const {
     for (const ProgramInput& input : program_.inputs) check(input);
-    for (const Shape& output : program_.outputs) require_known(output);
+    for (const ProgramOutput& output : program_.outputs) require_known(output.shape);
     for (const Slot& slot : program_.slots) check(slot);
     check_output_slots();
     check_order();
@@ -203,7 +203,7 @@ class ProgramCheck {
             "a value is written where none is");
     const auto count = static_cast<int64_t>(write.elements.size());
     if (slot.kind == Kind::kOutput) {
-      require(element_count(program_.outputs[slot.index]).is(count),
+      require(element_count(program_.outputs[slot.index].shape).is(count),
               "a value that is written is no output");
     } else {
       require(slot.bytes.is(static_cast<int64_t>(storage_bytes(write.dtype, count))),

@@ -24,7 +24,10 @@ class ProgramWriter {
   std::string run() {
     to_.flag(weights_);
     to_.list(program_.inputs, [&](const ProgramInput& input) { write(input); });
-    to_.list(program_.outputs, [&](const Shape& shape) { to_.shape(shape); });
+    to_.list(program_.outputs, [&](const ProgramOutput& output) {
+      to_.shape(output.shape);
+      to_.kind(output.dtype);
+    });
     to_.list(program_.slots, [&](const Slot& slot) { write(slot); });
     to_.numbers(program_.output_slots);
     to_.list(program_.launches, [&](const CompiledLaunch& launch) { write(launch); });
@@ -155,7 +158,10 @@ class ProgramReader {
     std::vector<ProgramInput> inputs = from_.list([&] { return read_input(); });
     Program program{SymbolBinding(inputs)};
     program.inputs = std::move(inputs);
-    program.outputs = from_.list([&] { return from_.shape(); });
+    program.outputs = from_.list([&] {
+      Shape shape = from_.shape();
+      return ProgramOutput{std::move(shape), from_.dtype()};
+    });
     program.slots = from_.list([&] { return read_slot(); });
     program.output_slots = from_.sizes();
     program.launches = from_.list([&] { return read_launch(); });

@@ -11,7 +11,7 @@
 namespace tenon::provider {
 namespace {
 
-constexpr std::string_view kForm = "tenon-context-1";
+constexpr std::string_view kForm = "tenon-context-2";
 constexpr size_t kLongest = 16384;
 
 std::vector<std::string> split(std::string_view text, char separator) {
@@ -81,7 +81,9 @@ ContextOrigin parse_context_origin(std::string_view text) {
   const std::vector<std::string> parts = split(text, ';');
   if (parts.empty() || parts.front() != kForm) {
     throw UserError(fmt::format(
-        "it does not begin with {}: another version of Tenon wrote it, or none", kForm));
+        "it does not begin with {}: another version of Tenon wrote it, or none; compile the model "
+        "again",
+        kForm));
   }
   ContextOrigin origin;
   for (size_t i = 1; i < parts.size(); ++i) {

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
+#include <algorithm>
 #include <filesystem>
 #include <string_view>
 
@@ -14,6 +15,7 @@
 #include "provider/import_graph.h"
 #include "provider/node_names.h"
 #include "provider/saved_partition.h"
+#include "provider/tensor_info.h"
 
 namespace tenon::provider {
 namespace {
@@ -37,10 +39,40 @@ std::string folder_of(const OrtGraph& graph, const ContextSettings& settings,
 
 // Program's values are numbered by the node's, whatever these are called here.
 std::vector<std::string> pick(const std::vector<std::string>& names,
-                              const std::vector<uint64_t>& indices) {
+                              const std::vector<SavedValue>& values) {
   std::vector<std::string> picked;
-  for (const uint64_t index : indices) picked.push_back(names[index]);
+  for (const SavedValue& value : values) picked.push_back(names[value.index]);
   return picked;
+}
+
+// The node is one half of what was compiled.
+void check_is_its_own(const ContextFile& file, const ContextNode& node) {
+  if (node.digest.empty()) {
+    throw UserError(fmt::format(
+        "context node '{}' does not say which data belongs to it: a version of Tenon before this "
+        "one wrote it, or it was changed; compile the model again",
+        node.name));
+  }
+  if (node.digest == hex(file.digest())) return;
+  throw UserError(fmt::format(
+      "{}: it is not what the context model was compiled with (its digest is {}, node '{}' wants "
+      "{}): put the data there that was written with the model, or compile the model again",
+      file.origin(), hex(file.digest()), node.name, node.digest));
+}
+
+// Memory comes from the runtime by what the model declares, and launches take it as the program
+// means it.
+void check_declared(const ContextNode& node, std::string_view what,
+                    const std::vector<SavedValue>& saved,
+                    const std::vector<const OrtValueInfo*>& values) {
+  for (const auto& [index, declared] : saved) {
+    const TensorInfo info = values[index] == nullptr ? TensorInfo{} : tensor_info(*values[index]);
+    const Support same = is_declared_as(declared, DeclaredTensor::of(info.dtype, info.shape));
+    if (same) continue;
+    throw UserError(fmt::format(
+        "{} {} of context node '{}' {}: the context model was changed; compile the model again",
+        what, index, node.name, same.reason));
+  }
 }
 
 // Reports name the nodes that a fusion is made of by number.
@@ -53,9 +85,13 @@ void check_sources(const std::vector<kernels::FusionReport>& fusions, size_t nod
   }
 }
 
-void check_counts(const kernels::Program& program, const SavedPartition& saved) {
-  if (program.inputs.size() == saved.inputs.size() &&
-      program.outputs.size() == saved.outputs.size()) {
+// Both halves of the file.
+void check_interface(const kernels::Program& program, const SavedPartition& saved) {
+  const auto fits = [](const auto& meant, const SavedValue& value) {
+    return holds(value.declared.dtype, meant.dtype);
+  };
+  if (std::ranges::equal(program.inputs, saved.inputs, fits) &&
+      std::ranges::equal(program.outputs, saved.outputs, fits)) {
     return;
   }
   throw UserError(
@@ -88,11 +124,13 @@ std::shared_ptr<const ContextFile> ContextInput::file_of(const OrtGraph& graph, 
   if (node.embedded) {
     const auto file = ContextFile::from_bytes(node.context);
     node.context = {};
+    check_is_its_own(*file, node);
     return file;
   }
   const std::string path = data_file_path(folder_of(graph, settings_), node.context);
   std::shared_ptr<const ContextFile>& file = files_[path];
   if (file == nullptr) file = ContextFile::open(path);
+  check_is_its_own(*file, node);
   return file;
 }
 
@@ -120,6 +158,8 @@ CompiledPartition ContextInput::open(const OrtGraph& graph, const OrtNode& node,
   }
   const SavedPartition saved = parse_saved_partition(file->section(section_of(read.partition)));
   check_fits(saved, read.inputs.size(), read.outputs.size());
+  check_declared(read, "input", saved.inputs, inputs_of(node));
+  check_declared(read, "output", saved.outputs, outputs_of(node));
 
   kernels::Settings settings = target.settings(options);
   settings.kernel_cache = std::move(cache);
@@ -130,7 +170,7 @@ CompiledPartition ContextInput::open(const OrtGraph& graph, const OrtNode& node,
     return weight_file_of(graph, name);
   };
   kernels::OpenedProgram opened = kernels::open_program(file, read.partition, settings, find);
-  check_counts(opened.program, saved);
+  check_interface(opened.program, saved);
   check_sources(opened.program.fusions, saved.node_names.size());
 
   CompiledPartition result;

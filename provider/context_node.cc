@@ -4,6 +4,7 @@
 
 #include <limits>
 #include <memory>
+#include <nlohmann/json.hpp>
 #include <string_view>
 
 #include "base/error.h"
@@ -78,6 +79,14 @@ std::string text(const OrtNode& node, const char* name) {
   return value;
 }
 
+// Notes may be anybody's.
+std::string digest_in(const std::string& notes) {
+  const auto json = nlohmann::json::parse(notes, nullptr, /*allow_exceptions=*/false);
+  if (!json.is_object()) return "";
+  const auto found = json.find(kDigestNote);
+  return found != json.end() && found->is_string() ? found->get<std::string>() : "";
+}
+
 std::vector<const char*> pointers(const std::vector<std::string>& texts) {
   std::vector<const char*> result;
   for (const std::string& text : texts) result.push_back(text.c_str());
@@ -113,6 +122,7 @@ ContextNode read_context_node(const OrtNode& node) {
   read.partition = text(node, "partition_name");
   read.architecture = text(node, "hardware_architecture");
   read.notes = text(node, "notes");
+  read.digest = digest_in(read.notes);
   return read;
 }
 

@@ -23,8 +23,13 @@ struct ContextNode {
   std::string context;
   std::string partition;     // in the file
   std::string architecture;  // for people, as the next
-  std::string notes;
+  std::string notes;         // JSON
+  // ContextFile::digest() of the only context that the node stands for, in hex: no other is opened.
+  // It stands in the notes, for the operator has no attribute for it. Empty: there is none.
+  std::string digest;
 };
+// Of the notes: under which key the digest stands.
+inline constexpr const char* kDigestNote = "digest";
 
 // The only node of a graph that was claimed for it; null: the graph is none of ours.
 const OrtNode* context_node_of(const OrtGraph& graph);

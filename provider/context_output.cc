@@ -11,6 +11,7 @@
 #include "kernels/saved_program.h"
 #include "provider/node_names.h"
 #include "provider/saved_partition.h"
+#include "provider/tensor_info.h"
 
 namespace tenon::provider {
 namespace {
@@ -21,7 +22,8 @@ using Json = nlohmann::ordered_json;
 // A protobuf holds less than 2 GiB, and the rest of the model wants some room.
 constexpr uint64_t kMostEmbedded = (uint64_t{2} << 30) - (uint64_t{64} << 20);
 
-std::string file_beside(const ContextSettings& settings, const std::string& model_path) {
+// Beside which the contexts' file shall stand; empty: they are inside.
+std::string model_with_file(const ContextSettings& settings, const std::string& model_path) {
   if (settings.embed) return "";
   const std::string model = context_model_path(settings, model_path);
   if (model.empty()) {
@@ -30,7 +32,7 @@ std::string file_beside(const ContextSettings& settings, const std::string& mode
         "ep.context_file_path, or keep the context inside of the model with "
         "ep.context_embed_mode=1");
   }
-  return (fs::path(model).parent_path() / data_file_name(model)).string();
+  return model;
 }
 
 uint64_t index_in(const std::vector<std::string>& names, const std::string& name) {
@@ -41,14 +43,26 @@ uint64_t index_in(const std::vector<std::string>& names, const std::string& name
   return static_cast<uint64_t>(found - names.begin());
 }
 
-SavedPartition saved_form(const CompiledPartition& compiled, const ContextNode& node) {
+// `values`: of the fused node, with what the model declares of them.
+std::vector<SavedValue> saved_values(const std::vector<std::string>& wanted,
+                                     const std::vector<std::string>& names,
+                                     const std::vector<const OrtValueInfo*>& values) {
+  std::map<std::string, DeclaredTensor> declared;
+  for (const OrtValueInfo* value : values) {
+    if (value == nullptr) continue;
+    const TensorInfo info = tensor_info(*value);
+    declared[name_of_value(*value)] = DeclaredTensor::of(info.dtype, info.shape);
+  }
+  std::vector<SavedValue> saved;
+  for (const std::string& name : wanted) saved.push_back({index_in(names, name), declared[name]});
+  return saved;
+}
+
+SavedPartition saved_form(const CompiledPartition& compiled, const ContextNode& node,
+                          const OrtNode& fused_node) {
   SavedPartition saved;
-  for (const std::string& name : compiled.input_names) {
-    saved.inputs.push_back(index_in(node.inputs, name));
-  }
-  for (const std::string& name : compiled.output_names) {
-    saved.outputs.push_back(index_in(node.outputs, name));
-  }
+  saved.inputs = saved_values(compiled.input_names, node.inputs, inputs_of(fused_node));
+  saved.outputs = saved_values(compiled.output_names, node.outputs, outputs_of(fused_node));
   saved.node_names = compiled.report.node_names;
   return saved;
 }
@@ -87,6 +101,7 @@ void describe(const ContextFile& file, ContextNode& node, WrittenContext& report
     for (const auto& weights : program.files) report.weight_files.insert(weights.name);
   }
   Json notes = Json::parse(node.notes);
+  notes[kDigestNote] = hex(file.digest());
   notes["file_bytes"] = file.bytes();
   notes["programs"] = programs;
   node.architecture = fmt::format("{}", fmt::join(targets, ","));
@@ -101,12 +116,15 @@ using OwnedNode = std::unique_ptr<OrtNode, void (*)(OrtNode*)>;
 ContextOutput::ContextOutput(ContextSettings settings, const std::string& model_path,
                              std::vector<std::string> kept)
     : settings_(std::move(settings)),
-      path_(file_beside(settings_, model_path)),
+      context_model_(model_with_file(settings_, model_path)),
       model_folder_(model_path.empty() ? settings_.weight_folder
                                        : fs::path(model_path).parent_path().string()),
       kept_(std::move(kept)) {
   report_.weights_outside = settings_.weights_outside;
-  if (!path_.empty()) file_ = ContextWriter::to_file(path_);
+  if (context_model_.empty()) return;
+  file_ = ContextWriter::to_file(
+      fs::path(context_model_).parent_path(),
+      [this](const Digest& digest) { return data_file_name(context_model_, digest); });
 }
 
 std::string ContextOutput::name_of(std::string_view partition) const {
@@ -165,22 +183,24 @@ void ContextOutput::add_node(std::string_view partition, const CompiledPartition
   // a context model.
   for (const auto& value : compiled.defaults) std::erase(node.inputs, value.name);
   if (nodes_.empty()) node.inputs.insert(node.inputs.end(), kept_.begin(), kept_.end());
-  const Json notes = {{"form", 1},
+  const Json notes = {{"form", 2},
                       {"version", TENON_VERSION},
                       {"nodes", compiled.report.nodes.size()},
                       {"fusions", compiled.report.fusions.size()}};
   node.notes = notes.dump();
-  writer_of(partition).add(section_of(node.partition), to_bytes(saved_form(compiled, node)));
+  writer_of(partition).add(section_of(node.partition),
+                           to_bytes(saved_form(compiled, node, fused_node)));
   nodes_.push_back(std::move(node));
 }
 
 void ContextOutput::finish_file() {
   file_->finish();
-  const auto file = ContextFile::open(path_);
-  report_.file = path_;
+  const std::string name = data_file_name(context_model_, file_->digest());
+  report_.file = (fs::path(context_model_).parent_path() / name).string();
+  const auto file = ContextFile::open(report_.file);
   report_.bytes = file->bytes();
   for (ContextNode& node : nodes_) {
-    node.context = fs::path(path_).filename().string();
+    node.context = name;
     describe(*file, node, report_);
   }
 }

@@ -48,7 +48,7 @@ class ContextOutput {
   void finish_file();
 
   const ContextSettings settings_;
-  const std::string path_;  // of the file beside the model; empty: embedded
+  const std::string context_model_;  // of the context model; empty: contexts are inside of it
   const std::string model_folder_;
   const std::vector<std::string> kept_;
   std::unique_ptr<ContextWriter> file_;

@@ -113,8 +113,10 @@ std::string context_model_path(const ContextSettings& settings, const std::strin
   return model_path.substr(0, model_path.find_last_of('.')) + "_ctx.onnx";
 }
 
-std::string data_file_name(const std::string& context_model_path) {
-  return fs::path(context_model_path).stem().string() + "_tenon.bin";
+std::string data_file_name(const std::string& context_model_path, const Digest& digest) {
+  constexpr size_t kDigits = 16;
+  return fmt::format("{}_tenon_{}.bin", fs::path(context_model_path).stem().string(),
+                     hex(digest).substr(0, kDigits));
 }
 
 std::string data_file_path(const std::string& folder, const std::string& name) {

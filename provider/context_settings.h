@@ -5,6 +5,8 @@
 #include <map>
 #include <string>
 
+#include "base/hash.h"
+
 namespace tenon::provider {
 
 struct ContextSettings {
@@ -30,8 +32,10 @@ ContextSettings context_settings(const std::map<std::string, std::string>& entri
 // Empty where nothing tells.
 std::string context_model_path(const ContextSettings& settings, const std::string& model_path);
 
-// "ctx_tenon.bin" for the context model "folder/ctx.onnx": stands beside it.
-std::string data_file_name(const std::string& context_model_path);
+// "ctx_tenon_0123456789abcdef.bin" for the context model "folder/ctx.onnx", beside which it stands:
+// with the first digits of its digest, so that no model ever finds the data of another compilation
+// under the name of its own.
+std::string data_file_name(const std::string& context_model_path, const Digest& digest);
 
 // The file that a context model in `folder` names. Throws UserError for whatever does not stay
 // below the folder: absolute paths, "..", links that lead out.

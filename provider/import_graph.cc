@@ -3,7 +3,6 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <cctype>
 #include <memory>
 #include <set>
 #include <unordered_map>
@@ -12,6 +11,8 @@
 #include "provider/api.h"
 #include "provider/context_node.h"
 #include "provider/custom_op_schemas.h"
+#include "provider/node_names.h"
+#include "provider/tensor_info.h"
 
 namespace tenon::provider {
 namespace {
@@ -29,88 +30,10 @@ std::vector<T> list(OrtStatus* (*count)(const Owner*, size_t*) noexcept,
   return items;
 }
 
-std::string value_name(const OrtValueInfo& info) {
-  const char* name = nullptr;
-  check(api().GetValueInfoName(&info, &name));
-  return name;
-}
-
 bool ask(OrtStatus* (*question)(const OrtValueInfo*, bool*) noexcept, const OrtValueInfo& info) {
   bool answer = false;
   check(question(&info, &answer));
   return answer;
-}
-
-// A model's name as a symbol, different names as different ones: "batch size" and "2*n" are legal
-// in ONNX. Line ends and the like are written %XX, and what tells our own symbols from a model's.
-std::string symbol_name(std::string_view raw) {
-  std::string name;
-  for (const char c : raw) {
-    const auto byte = static_cast<unsigned char>(c);
-    if (std::iscntrl(byte) || c == '%' || c == ':') {
-      name += fmt::format("%{:02x}", byte);
-    } else {
-      name += c;
-    }
-  }
-  return name;
-}
-
-// Paddle's exporter calls each size that it does not know "?": no letter, no digit, no name.
-bool is_a_name(std::string_view raw) {
-  return std::ranges::any_of(raw, [](char c) {
-    const auto byte = static_cast<unsigned char>(c);
-    return std::isalnum(byte) || byte >= 0x80;
-  });
-}
-
-// An unknown dim without a name is like no other; no name has a colon.
-std::string unnamed_symbol(std::string_view value, size_t axis) {
-  return fmt::format("{}:{}", symbol_name(value), axis);
-}
-
-struct TensorInfo {
-  DType dtype = DType::kUndefined;
-  std::optional<Shape> shape;
-};
-
-TensorInfo tensor_info(const OrtValueInfo& info) {
-  const OrtTypeInfo* type = nullptr;
-  check(api().GetValueInfoTypeInfo(&info, &type));
-  ONNXType kind = ONNX_TYPE_UNKNOWN;
-  if (type == nullptr) return {};
-  check(api().GetOnnxTypeFromTypeInfo(type, &kind));
-  if (kind != ONNX_TYPE_TENSOR) return {};
-  const OrtTensorTypeAndShapeInfo* tensor = nullptr;
-  check(api().CastTypeInfoToTensorInfo(type, &tensor));
-
-  TensorInfo result;
-  ONNXTensorElementDataType element = ONNX_TENSOR_ELEMENT_DATA_TYPE_UNDEFINED;
-  check(api().GetTensorElementType(tensor, &element));
-  result.dtype = dtype_of(element);
-  if (!api().TensorTypeAndShape_HasShape(tensor)) return result;
-
-  size_t rank = 0;
-  check(api().GetDimensionsCount(tensor, &rank));
-  std::vector<int64_t> dims(rank);
-  std::vector<const char*> names(rank);
-  if (rank > 0) {
-    check(api().GetDimensions(tensor, dims.data(), rank));
-    check(api().GetSymbolicDimensions(tensor, names.data(), rank));
-  }
-  Shape shape;
-  for (size_t axis = 0; axis < rank; ++axis) {
-    const std::string_view name = names[axis] == nullptr ? "" : names[axis];
-    if (dims[axis] >= 0) {
-      shape.emplace_back(dims[axis]);
-    } else if (is_a_name(name)) {
-      shape.push_back(Dim::symbol(symbol_name(name)));
-    } else {
-      shape.push_back(Dim::symbol(unnamed_symbol(value_name(info), axis)));
-    }
-  }
-  result.shape = std::move(shape);
-  return result;
 }
 
 ir::TensorPtr tensor_of(const OrtValue& value) {
@@ -226,7 +149,7 @@ class Importer {
   ir::Value describe(const OrtValueInfo& info) const {
     TensorInfo tensor = tensor_info(info);
     ir::Value value;
-    value.name = value_name(info);
+    value.name = name_of_value(info);
     value.dtype = tensor.dtype;
     value.shape = std::move(tensor.shape);
     return value;
@@ -274,7 +197,7 @@ class Importer {
   // A value seen first as a node's input comes from an initialiser or an outer scope.
   ir::ValueId value_id(const OrtValueInfo* info) {
     if (info == nullptr) return ir::kNoValue;
-    const std::string name = value_name(*info);
+    const std::string name = name_of_value(*info);
     if (name.empty()) return ir::kNoValue;
     const auto known = ids_.find(name);
     if (known != ids_.end()) return known->second;
@@ -376,61 +299,6 @@ class Importer {
 
 ImportedGraph import_graph(const OrtGraph& graph, bool with_files) {
   return Importer(graph, with_files).run();
-}
-
-DType dtype_of(ONNXTensorElementDataType type) {
-  switch (type) {
-    case ONNX_TENSOR_ELEMENT_DATA_TYPE_FLOAT:
-      return DType::kF32;
-    case ONNX_TENSOR_ELEMENT_DATA_TYPE_UINT8:
-      return DType::kU8;
-    case ONNX_TENSOR_ELEMENT_DATA_TYPE_INT8:
-      return DType::kI8;
-    case ONNX_TENSOR_ELEMENT_DATA_TYPE_UINT16:
-      return DType::kU16;
-    case ONNX_TENSOR_ELEMENT_DATA_TYPE_INT16:
-      return DType::kI16;
-    case ONNX_TENSOR_ELEMENT_DATA_TYPE_INT32:
-      return DType::kI32;
-    case ONNX_TENSOR_ELEMENT_DATA_TYPE_INT64:
-      return DType::kI64;
-    case ONNX_TENSOR_ELEMENT_DATA_TYPE_STRING:
-      return DType::kString;
-    case ONNX_TENSOR_ELEMENT_DATA_TYPE_BOOL:
-      return DType::kBool;
-    case ONNX_TENSOR_ELEMENT_DATA_TYPE_FLOAT16:
-      return DType::kF16;
-    case ONNX_TENSOR_ELEMENT_DATA_TYPE_DOUBLE:
-      return DType::kF64;
-    case ONNX_TENSOR_ELEMENT_DATA_TYPE_UINT32:
-      return DType::kU32;
-    case ONNX_TENSOR_ELEMENT_DATA_TYPE_UINT64:
-      return DType::kU64;
-    case ONNX_TENSOR_ELEMENT_DATA_TYPE_BFLOAT16:
-      return DType::kBF16;
-    case ONNX_TENSOR_ELEMENT_DATA_TYPE_FLOAT8E4M3FN:
-      return DType::kF8E4M3FN;
-    case ONNX_TENSOR_ELEMENT_DATA_TYPE_FLOAT8E4M3FNUZ:
-      return DType::kF8E4M3FNUZ;
-    case ONNX_TENSOR_ELEMENT_DATA_TYPE_FLOAT8E5M2:
-      return DType::kF8E5M2;
-    case ONNX_TENSOR_ELEMENT_DATA_TYPE_FLOAT8E5M2FNUZ:
-      return DType::kF8E5M2FNUZ;
-    case ONNX_TENSOR_ELEMENT_DATA_TYPE_UINT4:
-      return DType::kU4;
-    case ONNX_TENSOR_ELEMENT_DATA_TYPE_INT4:
-      return DType::kI4;
-    case ONNX_TENSOR_ELEMENT_DATA_TYPE_FLOAT4E2M1:
-      return DType::kF4E2M1;
-    case ONNX_TENSOR_ELEMENT_DATA_TYPE_UINT2:
-      return DType::kU2;
-    case ONNX_TENSOR_ELEMENT_DATA_TYPE_INT2:
-      return DType::kI2;
-    case ONNX_TENSOR_ELEMENT_DATA_TYPE_FLOAT8E8M0:
-      return DType::kF8E8M0;
-    default:
-      return DType::kUndefined;
-  }
 }
 
 }  // namespace tenon::provider

@@ -6,7 +6,6 @@
 #include <string>
 #include <vector>
 
-#include "base/dtype.h"
 #include "graph_partitioner/ir/graph.h"
 #include "kernels/outside_weights.h"
 
@@ -26,7 +25,5 @@ struct ImportedGraph {
 
 // Never fails because of what a model contains: types that Tenon does not know become kUndefined.
 ImportedGraph import_graph(const OrtGraph& graph, bool with_files = false);
-
-DType dtype_of(ONNXTensorElementDataType type);
 
 }  // namespace tenon::provider

@@ -13,6 +13,7 @@
 #include "provider/guard.h"
 #include "provider/node_names.h"
 #include "provider/stream.h"
+#include "provider/tensor_info.h"
 
 namespace tenon::provider {
 namespace {
@@ -36,7 +37,7 @@ std::vector<size_t> indices_of(const std::vector<std::string>& all,
 
 class Context final : public kernels::RunContext {
  public:
-  Context(OrtKernelContext& context, const std::vector<size_t>& inputs,
+  Context(OrtKernelContext& context, const std::vector<NodeInput>& inputs,
           const std::vector<size_t>& outputs, void* stream, const LaunchNames& names)
       : context_(context), inputs_(inputs), outputs_(outputs), stream_(stream) {
     if (Profiler* profiler = Profiler::current()) observer_.emplace(names, *profiler);
@@ -47,12 +48,13 @@ class Context final : public kernels::RunContext {
 
   Input input(size_t index) override {
     const OrtValue* value = nullptr;
-    check(api_.KernelContext_GetInput(&context_, inputs_[index], &value));
+    check(api_.KernelContext_GetInput(&context_, inputs_[index].index, &value));
     if (value == nullptr) throw UserError(fmt::format("input {} is missing", index));
     ONNXTensorElementDataType type{};
     const int64_t* dims = nullptr;
     size_t rank = 0;
     check(api_.GetTensorElementTypeAndShapeDataReference(value, &type, &dims, &rank));
+    if (type != inputs_[index].type) refuse_type(index, type);
     Input result;
     check(api_.GetTensorData(value, &result.data));
     result.dims = {dims, rank};
@@ -92,13 +94,18 @@ class Context final : public kernels::RunContext {
   }
 
  private:
+  [[noreturn]] void refuse_type(size_t index, ONNXTensorElementDataType type) const {
+    throw UserError(fmt::format("input {} of the partition is {}, and it was compiled for {}",
+                                index, name(dtype_of(type)), name(dtype_of(inputs_[index].type))));
+  }
+
   struct Job {
     const std::function<void(int64_t, int64_t)>* fn;
     int64_t total, batches;
   };
   const OrtApi& api_ = api();  // asked for hundreds of times in a Run
   OrtKernelContext& context_;
-  const std::vector<size_t>& inputs_;
+  const std::vector<NodeInput>& inputs_;
   const std::vector<size_t>& outputs_;
   void* const stream_;
   std::optional<LaunchNames::Observer> observer_;
@@ -135,7 +142,10 @@ NodeCompute::NodeCompute(CompiledPartition compiled, const OrtNode& fused_node,
                        compiled.report.sharding);
   }
   const std::vector<std::string> node_inputs = input_names(fused_node);
-  inputs_ = indices_of(node_inputs, compiled.input_names);
+  const std::vector<const OrtValueInfo*> input_values = inputs_of(fused_node);
+  for (const size_t index : indices_of(node_inputs, compiled.input_names)) {
+    inputs_.push_back({index, element_type(*input_values[index])});
+  }
   outputs_ = indices_of(output_names(fused_node), compiled.output_names);
   for (CompiledPartition::Default& value : compiled.defaults) {
     defaults_.push_back({index_of(node_inputs, value.name), value.name, value.value,

@@ -14,6 +14,11 @@
 
 namespace tenon::provider {
 
+struct NodeInput {
+  size_t index = 0;  // of the fused node
+  ONNXTensorElementDataType type{};
+};
+
 class NodeCompute : public OrtNodeComputeInfo {
  public:
   // `users`: the stream that the session's options name, which every Run must come on.
@@ -44,7 +49,9 @@ class NodeCompute : public OrtNodeComputeInfo {
   const std::optional<device::StreamHandle> users_stream_;
   std::unique_ptr<kernels::Executable> executable_;
   const LaunchNames launch_names_;
-  std::vector<size_t> inputs_, outputs_;  // executable's index -> fused node's index
+  // By the executable's index.
+  std::vector<NodeInput> inputs_;
+  std::vector<size_t> outputs_;  // the fused node's index
   std::vector<Default> defaults_;
   std::optional<RankRuns> rank_runs_;  // of one of several ranks
 };

@@ -8,9 +8,7 @@ const OrtApi& api() { return *runtime().api; }
 std::vector<std::string> names(const std::vector<const OrtValueInfo*>& values) {
   std::vector<std::string> result;
   for (const OrtValueInfo* value : values) {
-    const char* name = "";
-    if (value != nullptr) check(api().GetValueInfoName(value, &name));
-    result.emplace_back(name);
+    result.push_back(value == nullptr ? "" : name_of_value(*value));
   }
   return result;
 }
@@ -20,6 +18,12 @@ std::vector<std::string> names(const std::vector<const OrtValueInfo*>& values) {
 std::string name_of_node(const OrtNode& node) {
   const char* name = "";
   check(api().Node_GetName(&node, &name));
+  return name;
+}
+
+std::string name_of_value(const OrtValueInfo& value) {
+  const char* name = "";
+  check(api().GetValueInfoName(&value, &name));
   return name;
 }
 

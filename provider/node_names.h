@@ -11,6 +11,7 @@
 namespace tenon::provider {
 
 std::string name_of_node(const OrtNode& node);
+std::string name_of_value(const OrtValueInfo& value);
 std::vector<const OrtValueInfo*> inputs_of(const OrtNode& node);
 std::vector<const OrtValueInfo*> outputs_of(const OrtNode& node);
 std::vector<std::string> input_names(const OrtNode& node);  // "" for one that is left out

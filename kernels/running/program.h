@@ -104,10 +104,15 @@ struct ProgramTexts {
   Digest lowering{};            // of slots and launches before any kernel was compiled
 };
 
+struct ProgramOutput {
+  Shape shape;
+  DType dtype{};
+};
+
 struct Program {
   SymbolBinding binding;
   std::vector<ProgramInput> inputs;
-  std::vector<Shape> outputs;
+  std::vector<ProgramOutput> outputs;
   std::vector<Slot> slots;
   std::vector<size_t> output_slots;  // one per graph output
   std::vector<CompiledLaunch> launches;

@@ -38,7 +38,9 @@ class Instantiation {
                                                          : std::vector<int64_t>{});
     }
     for (const ir::Requirement& required : program_.size_checks) check_sizes(required);
-    for (const Shape& output : program_.outputs) instance_->outputs.push_back(dims(output));
+    for (const ProgramOutput& output : program_.outputs) {
+      instance_->outputs.push_back(dims(output.shape));
+    }
     for (const CompiledLaunch& launch : program_.launches) size_launch(launch, threads);
     for (const ShapeWrite& write : program_.shape_writes) {
       instance_->shape_writes.push_back(dims(write.elements));

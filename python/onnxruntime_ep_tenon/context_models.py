@@ -12,6 +12,7 @@ from pathlib import Path
 
 from .library import PROVIDER
 from .mending import add_to_report, open_mended
+from .models import staged_folder
 from .report import Report
 from .requirements import require
 from .session import add_tenon, onnxruntime_module
@@ -162,22 +163,44 @@ def is_context_model(path: Path) -> bool:
     with open(path, "rb") as file:
         if os.fstat(file.fileno()).st_size == 0:
             return False
-        with mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as content:
+        with _mapped(file) as content:
             return content.find(_NODE) >= 0
 
 
+def _mapped(file) -> mmap.mmap:
+    return mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+
+
 def _compile_to_file(compiler, model, out: Path, report_file: Path) -> None:
-    """Leaves no data behind where the runtime fails afterwards."""
-    data = out.with_name(f"{out.stem}_tenon.bin")
-    was_there = data.exists()
+    """The whole pair, or the one of before as it was.
+
+    Data is named after what it holds, so that no other model finds it, and comes first. The model
+    takes its name once it is written, and then the data of the model that it replaces goes.
+    """
+    before = set(out.parent.glob("*.bin"))
     try:
-        compiler.compile_to_file(str(out))
+        with staged_folder.whole_file(out) as file:
+            compiler.compile_to_stream(file.write)
+            replaced = _data_of(out)
     except Exception as error:
-        if not was_there:
+        report = _load(report_file)
+        data = Path((report.data.get("context") or {}).get("file") or out)
+        if data != out and data not in before:
             data.unlink(missing_ok=True)
-        if explained := _explained(error, model, _load(report_file)):
+        if explained := _explained(error, model, report):
             raise explained from error
         raise
+    for data in replaced - _data_of(out):
+        data.unlink(missing_ok=True)
+
+
+def _data_of(model: Path) -> set[Path]:
+    """Files that the model at this place names, of those that are named after the place."""
+    name = re.escape(model.stem.encode()) + rb"_tenon(_[0-9a-f]{16})?\.bin"
+    if not model.is_file() or not is_context_model(model):
+        return set()
+    with open(model, "rb") as file, _mapped(file) as content:
+        return {model.with_name(found.group().decode()) for found in re.finditer(name, content)}
 
 
 def _load(report_file: Path) -> Report:
@@ -230,6 +253,7 @@ def compile_model(
     if archs:
         options["target_arch"] = archs
     settings = session_options if session_options is not None else ort.SessionOptions()
+    settings.add_session_config_entry("ep.context_file_path", str(out))
     if not weights:
         settings.add_session_config_entry("ep.enable_weightless_ep_context_nodes", "1")
     with tempfile.TemporaryDirectory(prefix="tenon-") as folder:

@@ -86,13 +86,16 @@ class ContextFileTest : public testing::Test {
   }
   ~ContextFileTest() override { std::filesystem::remove_all(folder_); }
   std::string path(const std::string& name) const { return (folder_ / name).string(); }
+  std::unique_ptr<ContextWriter> to_file(const std::string& name) const {
+    return ContextWriter::to_file(folder_, [name](const Digest&) { return name; });
+  }
 
   std::filesystem::path folder_;
 };
 
 TEST_F(ContextFileTest, GivesBackWhatWasWritten) {
   {
-    const auto writer = ContextWriter::to_file(path("a.bin"));
+    const auto writer = to_file("a.bin");
     write_sections(*writer, kLong);
   }
   const auto file = ContextFile::open(path("a.bin"));
@@ -126,9 +129,22 @@ TEST_F(ContextFileTest, EqualDataIsStoredOnce) {
 }
 
 TEST_F(ContextFileTest, MemoryAndFileHaveTheSameBytes) {
-  write_sections(*ContextWriter::to_file(path("a.bin")), 5000);
+  write_sections(*to_file("a.bin"), 5000);
   std::ifstream file(path("a.bin"), std::ios::binary);
   EXPECT_EQ(std::string(std::istreambuf_iterator<char>(file), {}), small_file());
+}
+
+TEST_F(ContextFileTest, IsKnownByItsDigest) {
+  std::string named;
+  const auto writer = ContextWriter::to_file(
+      folder_, [&](const Digest& digest) { return named = hex(digest).substr(0, 16) + ".bin"; });
+  write_sections(*writer, 5000);
+  EXPECT_EQ(named, hex(writer->digest()).substr(0, 16) + ".bin");
+  EXPECT_EQ(ContextFile::open(path(named))->digest(), writer->digest());
+  EXPECT_EQ(ContextFile::from_bytes(small_file())->digest(), writer->digest());
+  const auto other = ContextWriter::to_memory();
+  write_sections(*other, 5001);
+  EXPECT_NE(other->digest(), writer->digest());
 }
 
 TEST_F(ContextFileTest, EveryCutIsAnError) {
@@ -170,7 +186,7 @@ TEST_F(ContextFileTest, MessagesNameTheSection) {
 }
 
 TEST_F(ContextFileTest, RefusesWhatIsNoRegularFile) {
-  write_sections(*ContextWriter::to_file(path("a.bin")), 5000);
+  write_sections(*to_file("a.bin"), 5000);
   std::filesystem::create_symlink(path("a.bin"), path("link"));
   EXPECT_THROW(ContextFile::open(path("link")), UserError);
   ASSERT_EQ(mkfifo(path("fifo").c_str(), 0600), 0);
@@ -183,15 +199,15 @@ TEST_F(ContextFileTest, RefusesWhatIsNoRegularFile) {
 
 TEST_F(ContextFileTest, WhatIsNotFinishedLeavesNothingBehind) {
   {
-    const auto writer = ContextWriter::to_file(path("a.bin"));
+    const auto writer = to_file("a.bin");
     writer->add("program", "x");
   }
   EXPECT_TRUE(std::filesystem::is_empty(folder_));
-  EXPECT_THROW(ContextWriter::to_file(path("no/such/folder")), UserError);
+  EXPECT_THROW(ContextWriter::to_file(path("no/such/folder"), {}), UserError);
 }
 
 TEST_F(ContextFileTest, ConcurrentReadersSeeTheSame) {
-  write_sections(*ContextWriter::to_file(path("a.bin")), 5000);
+  write_sections(*to_file("a.bin"), 5000);
   std::vector<std::jthread> threads;
   for (int i = 0; i < 4; ++i) {
     threads.emplace_back([&] {

@@ -133,6 +133,57 @@ TEST_F(PublishFile, AnOpenFileOfAProcessIsRefused) {
   ::close(file);
 }
 
+class PendingFileTest : public PublishFile {
+ protected:
+  // Holds the text until it is published.
+  std::unique_ptr<PendingFile> pending(std::string_view text) const {
+    Support support;
+    auto file = PendingFile::make(folder_, support);
+    EXPECT_TRUE(support.ok) << support.reason;
+    EXPECT_EQ(::write(file->number(), text.data(), text.size()), std::ssize(text));
+    return file;
+  }
+};
+
+TEST_F(PendingFileTest, HasNoNameThatAKilledProcessWouldLeave) {
+  const int unnamed = ::open(folder_.c_str(), O_TMPFILE | O_WRONLY | O_CLOEXEC, 0600);
+  if (unnamed < 0) GTEST_SKIP() << "the file system of " << folder_ << " has no O_TMPFILE";
+  ::close(unnamed);
+  const auto file = pending("new");
+  EXPECT_EQ(files(), 0);
+  EXPECT_TRUE(file->publish("named").ok);
+  EXPECT_EQ(contents(path("named")), "new");
+  EXPECT_EQ(files(), 1);
+}
+
+TEST_F(PendingFileTest, LeavesNothingWhereItIsNotPublished) {
+  pending("new");
+  EXPECT_EQ(files(), 0);
+}
+
+TEST_F(PendingFileTest, TakesTheNameAndPermissionsOfAnother) {
+  put("known", "old", 0640);
+  EXPECT_TRUE(pending("new")->publish("known").ok);
+  EXPECT_EQ(contents(path("known")), "new");
+  EXPECT_EQ(mode(path("known")) & 07777, 0640U);
+  EXPECT_EQ(files(), 1);
+}
+
+TEST_F(PendingFileTest, TakesTheNameOfALinkAndLeavesItsTarget) {
+  put("target", "old", 0600);
+  fs::create_symlink("target", path("link"));
+  EXPECT_TRUE(pending("new")->publish("link").ok);
+  EXPECT_EQ(contents(path("target")), "old");
+  EXPECT_TRUE(S_ISREG(mode(path("link"))));
+}
+
+TEST_F(PendingFileTest, LeavesAloneWhatIsNoFile) {
+  fs::create_directory(path("folder"));
+  const Support published = pending("new")->publish("folder");
+  EXPECT_THAT(published.reason, HasSubstr("a folder"));
+  EXPECT_EQ(files(), 1);
+}
+
 TEST_F(PublishFile, AnAbsentFolderIsRefused) {
   expect_refused("absent/file", "folder exists");
   expect_refused("", "file name");

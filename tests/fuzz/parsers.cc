@@ -292,16 +292,17 @@ std::vector<std::string> gpu_code_seeds(const std::string&) {
 }
 
 std::vector<std::string> context_origin_seeds(const std::string&) {
-  return {"tenon-context-1;version=0.1.0;targets=sm_90a,sm_100a;features=;machine_code=12 of 14",
-          "tenon-context-1;version=0.1.0;targets=x86_64;features=avx2,fma;machine_code=",
-          "tenon-context-1;version=0.1.0;targets=sm_80;machine_code=1 of "
+  return {"tenon-context-2;version=0.1.0;targets=sm_90a,sm_100a;features=;machine_code=12 of 14",
+          "tenon-context-2;version=0.1.0;targets=x86_64;features=avx2,fma;machine_code=",
+          "tenon-context-2;version=0.1.0;targets=sm_80;machine_code=1 of "
           "1;weights=outside;cudnn=9.19.0"};
 }
 
 std::vector<std::string> saved_partition_seeds(const std::string&) {
   provider::SavedPartition partition;
-  partition.inputs = {2, 0};
-  partition.outputs = {1};
+  partition.inputs = {{2, {DType::kF32, {{provider::DeclaredTensor::kOpen, 64}}}},
+                      {0, {DType::kU8}}};
+  partition.outputs = {{1, {DType::kI64}}};
   partition.node_names = {"first", "second"};
   return {to_bytes(partition), to_bytes(provider::SavedPartition{})};
 }
@@ -365,7 +366,7 @@ std::vector<std::string> program_seeds(const std::string&) {
       {"s", Shape{2}, DType::kI64, std::vector<Dim>{n, Dim::symbol("total")}}};
   kernels::Program program{kernels::SymbolBinding(inputs)};
   program.inputs = inputs;
-  program.outputs = {{n, 64}};
+  program.outputs = {{Shape{n, 64}, DType::kF32}};
   program.slots = {{Slot::Kind::kInput, 0, {}, n * Dim(256), 0, 0, "x"},
                    {Slot::Kind::kInput, 1, {}, n * Dim(8), 0, 0, "i"},
                    {Slot::Kind::kOutput, 0, {}, n * Dim(256), 0, 0, "y"},

@@ -160,7 +160,7 @@ class SavedFileTest : public testing::Test {
   SavedFileTest() {
     std::string name = std::filesystem::temp_directory_path() / "tenon-saved-XXXXXX";
     folder_ = ::mkdtemp(name.data());
-    const auto writer = ContextWriter::to_file(path());
+    const auto writer = ContextWriter::to_file(folder_, [](const Digest&) { return "model.bin"; });
     const Settings settings = host_settings();
     const ir::Graph graph = fused(sample_.graph, settings);
     save_program(make_program(graph, settings), "p", settings, *writer);

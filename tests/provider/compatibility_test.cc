@@ -34,16 +34,16 @@ TEST(ContextOriginTest, ItsLineParsesBack) {
 }
 
 TEST(ContextOriginTest, KeysOfLaterVersionsArePassedOver) {
-  EXPECT_THAT(parse_context_origin("tenon-context-1;targets=sm_80;later=x;;").targets,
+  EXPECT_THAT(parse_context_origin("tenon-context-2;targets=sm_80;later=x;;").targets,
               ElementsAre("sm_80"));
 }
 
 TEST(ContextOriginTest, WhatIsNoneIsRefused) {
-  for (const std::string text : {"", "tenon-context-2;targets=sm_90a", "hello", "tenon-context-1",
-                                 "tenon-context-1;targets=", "tenon-context-1;targets"}) {
+  for (const std::string text : {"", "tenon-context-1;targets=sm_90a", "hello", "tenon-context-2",
+                                 "tenon-context-2;targets=", "tenon-context-2;targets"}) {
     EXPECT_THROW(parse_context_origin(text), UserError) << text;
   }
-  EXPECT_THROW(parse_context_origin("tenon-context-1;targets=" + std::string(1 << 20, 'x')),
+  EXPECT_THROW(parse_context_origin("tenon-context-2;targets=" + std::string(1 << 20, 'x')),
                UserError);
 }
 

@@ -71,7 +71,8 @@ TEST(ContextSettingsTest, TheDataStandsBesideTheContextModel) {
   ContextSettings given;
   given.model_path = "x/c.onnx";
   EXPECT_EQ(context_model_path(given, "folder/model.onnx"), "x/c.onnx");
-  EXPECT_EQ(data_file_name("folder/model_ctx.onnx"), "model_ctx_tenon.bin");
+  EXPECT_EQ(data_file_name("folder/model_ctx.onnx", Digest{0x01, 0x23, 0xab}),
+            "model_ctx_tenon_0123ab0000000000.bin");
 }
 
 class DataFilePathTest : public ::testing::Test {

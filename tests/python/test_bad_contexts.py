@@ -34,9 +34,14 @@ def compiled(tmp_path_factory):
 @pytest.fixture
 def folder(compiled, tmp_path):
     """A copy to damage."""
-    for name in ("ctx.onnx", "ctx_tenon.bin", "embedded.onnx"):
-        shutil.copy(compiled / name, tmp_path / name)
+    for path in (compiled / "ctx.onnx", data_of(compiled), compiled / "embedded.onnx"):
+        shutil.copy(path, tmp_path)
     return tmp_path
+
+
+def data_of(folder):
+    (data,) = ContextModel.read(folder / "ctx.onnx").files
+    return data
 
 
 def open_and_run(path):
@@ -55,13 +60,14 @@ def with_attribute(path, name, value):
 @pytest.mark.parametrize("where", ["absolute", "up", "link", "folder_link", "missing", "folder"])
 def test_paths_that_leave_the_folder_or_lead_nowhere(folder, tmp_path_factory, where):
     outside = tmp_path_factory.mktemp("outside")
-    shutil.copy(folder / "ctx_tenon.bin", outside / "data.bin")
+    data = data_of(folder)
+    shutil.copy(data, outside / "data.bin")
     (folder / "link.bin").symlink_to(outside / "data.bin")
     (folder / "below").symlink_to(outside)
     (folder / "inside").mkdir()
     name, message = {
-        "absolute": (str(folder / "ctx_tenon.bin"), "absolute path"),
-        "up": (f"../{folder.name}/ctx_tenon.bin", "leaves the model's folder"),
+        "absolute": (str(data), "absolute path"),
+        "up": (f"../{folder.name}/{data.name}", "leaves the model's folder"),
         "link": ("link.bin", "link that leaves the model's folder"),
         "folder_link": ("below/data.bin", "link that leaves the model's folder"),
         "missing": ("absent.bin", "keep both files together"),
@@ -100,26 +106,28 @@ def test_a_node_with_fewer_inputs_than_its_partition(folder):
 
 @pytest.mark.parametrize("share", [0, 0.001, 0.3, 0.6, 0.9, 0.999])
 def test_a_file_that_was_cut(folder, share):
-    data = (folder / "ctx_tenon.bin").read_bytes()
-    (folder / "ctx_tenon.bin").write_bytes(data[: int(share * len(data))])
-    with pytest.raises(Exception, match="ctx_tenon.bin"):
+    path = data_of(folder)
+    data = path.read_bytes()
+    path.write_bytes(data[: int(share * len(data))])
+    with pytest.raises(Exception, match=path.name):
         open_and_run(folder / "ctx.onnx")
 
 
 def test_changed_bits_are_an_error_or_change_nothing(folder):
     """Padding between sections may change; nothing that is used may."""
-    data = (folder / "ctx_tenon.bin").read_bytes()
+    path = data_of(folder)
+    data = path.read_bytes()
     expected = open_and_run(folder / "ctx.onnx").tobytes()
     refused = 0
     for seed in range(64):
         random = np.random.default_rng(seed)
         changed = bytearray(data)
         changed[random.integers(len(data))] ^= 1 << random.integers(8)
-        (folder / "ctx_tenon.bin").write_bytes(changed)
+        path.write_bytes(changed)
         try:
             assert open_and_run(folder / "ctx.onnx").tobytes() == expected
         except onnxruntime.capi.onnxruntime_pybind11_state.InvalidArgument as error:
-            assert "ctx_tenon.bin" in str(error)
+            assert path.name in str(error)
             refused += 1
     assert refused > 32
 
@@ -139,7 +147,7 @@ def metadata(path) -> dict:
 
 def test_the_model_says_what_it_was_compiled_for(folder):
     origin = metadata(folder / "ctx.onnx")["ep_compatibility_info.TenonExecutionProvider"]
-    assert origin.startswith("tenon-context-1;version=")
+    assert origin.startswith("tenon-context-2;version=")
     (target,) = ContextModel.read(folder / "ctx.onnx").targets
     assert f";targets={target};" in origin
 

@@ -2,6 +2,7 @@
 
 import json
 import pickle
+import re
 import subprocess
 import sys
 import textwrap
@@ -15,7 +16,7 @@ import pytest
 from conftest import runtime_at_least
 from onnx import TensorProto, helper
 from onnxruntime_ep_tenon import tensors
-from onnxruntime_ep_tenon.context_models import compile_model
+from onnxruntime_ep_tenon.context_models import ContextModel, compile_model
 from onnxruntime_ep_tenon.models import attention, decoder, encoder, mlp
 from onnxruntime_ep_tenon.models.builder import FLOAT, FLOAT16, GraphBuilder
 from onnxruntime_ep_tenon.models.decoder_config import DecoderConfig
@@ -171,8 +172,10 @@ def results(tmp_path_factory):
         expected[name] = [array.tobytes() for array in tensors.run(session, inputs)]
         for embed in (False, True):
             out = folder / f"ctx_{embed}.onnx"
-            compile_model(path, out, "cpu", embed=embed, session_options=quiet(), claim="all")
-            assert (folder / f"ctx_{embed}_tenon.bin").is_file() is not embed
+            written, _ = compile_model(
+                path, out, "cpu", embed=embed, session_options=quiet(), claim="all"
+            )
+            assert [file.is_file() for file in written.files] == ([] if embed else [True])
             jobs.append(((name, embed), str(out), inputs))
         path.unlink()
     return expected, in_fresh_process(jobs, root)
@@ -200,7 +203,8 @@ def test_a_session_that_writes_a_context_runs_as_well(tmp_path):
     (written,) = tensors.run(session, inputs)
     (plain,) = tensors.run(tenon.create_session(path, "cpu", quiet(), claim="all"), inputs)
     assert written.tobytes() == plain.tobytes()
-    assert report.data["context"]["file"] == str(tmp_path / "model_ctx_tenon.bin")
+    (data,) = ContextModel.read(tmp_path / "model_ctx.onnx").files
+    assert report.data["context"]["file"] == str(data) and data.parent == tmp_path
     (opened,) = tensors.run(
         tenon.create_session(tmp_path / "model_ctx.onnx", "cpu", quiet()), inputs
     )
@@ -214,7 +218,8 @@ def test_all_partitions_share_one_file(tmp_path):
         tmp_path / "model.onnx", tmp_path / "c.onnx", "cpu", session_options=quiet(), claim="all"
     )
     assert len(report.partitions) == len(written.contexts) > 1
-    assert [file.name for file in written.files] == ["c_tenon.bin"]
+    (data,) = written.files
+    assert re.fullmatch(r"c_tenon_[0-9a-f]{16}\.bin", data.name) and data.is_file()
     nodes = [n for n in onnx.load(tmp_path / "c.onnx").graph.node if n.op_type == "EPContext"]
     mains = [a.i for n in nodes for a in n.attribute if a.name == "main_context"]
     assert mains == [1] + [0] * (len(nodes) - 1)
@@ -317,7 +322,7 @@ def test_the_command_compiles_and_explains(command, tmp_path):
     options = ("--device", "cpu", "--option", "claim=all")
     told = command("compile", tmp_path / "model.onnx", *options)
     assert told.status == 0, told.err
-    assert "model_ctx_tenon.bin" in told.out and "tenon_1" in told.out
+    assert "model_ctx_tenon_" in told.out and "tenon_1" in told.out
     (tmp_path / "model.onnx").unlink()
     explained = command("explain", tmp_path / "model_ctx.onnx", "--device", "cpu")
     assert explained.status == 0, explained.err

@@ -11,6 +11,7 @@ import onnx
 import onnxruntime
 import onnxruntime_ep_tenon as tenon
 import pytest
+from context_bytes import name_data, table_of, with_table
 from onnxruntime_ep_tenon import tensors
 from onnxruntime_ep_tenon.context_models import ContextModel, compile_model
 from onnxruntime_ep_tenon.models import decoder, mlp
@@ -248,22 +249,22 @@ def test_a_link_is_refused_when_the_model_is_compiled(tmp_path):
     (tmp_path / "w.data").symlink_to("real.data")
     with pytest.raises(Exception, match="weight file.*symlink"):
         compiled(path)
-    assert not (tmp_path / "c.onnx").exists() and not (tmp_path / "c_tenon.bin").exists()
+    assert not (tmp_path / "c.onnx").exists() and not list(tmp_path.glob("*.bin"))
 
 
-def renamed_in_context(path, name: bytes, other: bytes) -> None:
+def renamed_in_context(model, name: bytes, other: bytes) -> None:
     """Calls a file by another name of the same length, with every digest right again."""
-    data = path.read_bytes()
-    at, size = struct.unpack_from("<QQ", data, 20)
-    table, old = data[at : at + size], data
-    data = data[:at].replace(name, other)
+    (path,) = ContextModel.read(model).files
+    old = path.read_bytes()
+    table = table_of(old)
+    data = old[: -len(table)].replace(name, other)
     (start,) = [m.start() for m in re.finditer(b"outside/", table)]
     name_size = struct.unpack_from("<Q", table, start - 8)[0]
     offset, length = struct.unpack_from("<QQ", table, start + name_size + 1)
     digests = [sha256(d[offset : offset + length]).digest() for d in (old, data)]
-    table = table.replace(*digests)
-    head = data[:36] + sha256(table).digest()
-    path.write_bytes(head + sha256(head).digest() + data[100:] + table)
+    data = with_table(data + table, table.replace(*digests))
+    path.write_bytes(data)
+    name_data(model, data)
 
 
 @pytest.mark.parametrize(
@@ -278,7 +279,7 @@ def renamed_in_context(path, name: bytes, other: bytes) -> None:
 def test_names_that_nobody_may_write(folder, name, message):
     """A context with sound digests that leads elsewhere."""
     shutil.copy(folder / "w.data", folder.parent / "w.d")
-    renamed_in_context(folder / "c_tenon.bin", b"w.data", name)
+    renamed_in_context(folder / "c.onnx", b"w.data", name)
     with pytest.raises(Exception, match=message) as told:
         open_and_run(folder / "c.onnx")
     assert "weight file" in str(told.value)

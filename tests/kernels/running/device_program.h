@@ -64,7 +64,8 @@ class DeviceExecutableTest : public ::testing::Test {
  protected:
   DeviceExecutableTest() {
     program_.inputs = {{"x", graph_.value(graph_.inputs()[0]).shape}};
-    program_.outputs = {*graph_.value(graph_.outputs()[0]).shape};
+    const ir::Value& output = graph_.value(graph_.outputs()[0]);
+    program_.outputs = {{*output.shape, output.dtype}};
     program_.slots = {{Slot::Kind::kInput, 0, {}, bytes_, 0, 0, "x"},
                       {Slot::Kind::kOutput, 0, {}, bytes_, 0, 0, "y"}};
     program_.output_slots = {1};

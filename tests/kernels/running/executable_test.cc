@@ -435,7 +435,7 @@ TEST(Executable, CountersAreZeroWhenALaunchBegins) {
   const Dim n = Dim::symbol("n");
   Program program(graph);
   program.inputs = {{"x", Shape{n}}};
-  program.outputs = {Shape{n}};
+  program.outputs = {{Shape{n}, DType::kF32}};
   program.slots = {{Slot::Kind::kInput, 0, {}, 0, 0, 0},
                    {Slot::Kind::kOutput, 0, {}, 0, 0, 0},
                    {Slot::Kind::kCounters, 0, {}, n * Dim(4), 0, 0}};

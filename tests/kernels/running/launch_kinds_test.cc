@@ -83,7 +83,7 @@ class LaunchKinds : public ::testing::Test {
     const Dim n = Dim::symbol("n");
     Program program(graph_);
     program.inputs = {{"x", Shape{n}}};
-    program.outputs = {Shape{n}};
+    program.outputs = {{Shape{n}, DType::kF32}};
     program.slots = {{Slot::Kind::kInput, 0, {}, 0, 0, 0, "x"},
                      {Slot::Kind::kOutput, 0, {}, 0, 0, 0, "y"},
                      {Slot::Kind::kArena, 0, {}, n * Dim(4), 0, 1, "doubled"}};
@@ -298,7 +298,7 @@ TEST_F(LaunchKinds, AKnownShapeIsReadyBeforeItsFirstRun) {
     made.dependencies = open.dependencies;
   }
   made.inputs = {{"x", Shape{kCount}}};
-  made.outputs = {Shape{kCount}};
+  made.outputs = {{Shape{kCount}, DType::kF32}};
   made.slots[2].bytes = kCount * 4;
   made.launches[0].indices = {kCount};
   made.launches[1].copy_bytes = kCount * 4;
