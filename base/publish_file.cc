@@ -66,7 +66,25 @@ Support open_place(const std::filesystem::path& path, Place& place) {
   return look(place);
 }
 
+// As the kernel answers it (fs.protected_symlinks), which here sees no link being followed: where
+// anybody may plant links, and only their owners may take them away, those of strangers are none
+// of ours.
+Support may_follow(const Place& place) {
+  constexpr mode_t kAnybodys = S_ISVTX | S_IWOTH;
+  struct stat folder {};
+  if (::fstat(place.folder.number(), &folder) != 0) return Support::no(because_of_errno());
+  const uid_t owner = place.known->st_uid;
+  if (owner == ::geteuid() || owner == folder.st_uid || (folder.st_mode & kAnybodys) != kAnybodys) {
+    return Support::yes();
+  }
+  return Support::no(
+      fmt::format("it is a symlink that user {} put into a folder where anybody may: remove it, or "
+                  "name a file in a folder of your own",
+                  owner));
+}
+
 Support target_of_link(const Place& place, std::filesystem::path& path) {
+  if (Support allowed = may_follow(place); !allowed) return allowed;
   struct statfs system {};
   // /dev/stdout leads here: the file is somebody's open one, who would not see another.
   if (::fstatfs(place.folder.number(), &system) == 0 && system.f_type == PROC_SUPER_MAGIC) {

@@ -12,7 +12,8 @@ namespace tenon {
 
 // Gives `path` these contents. They are written beside it where nobody finds them and get the name
 // at once: a reader sees the old file or the new one, and of several writers the last wins. The
-// permissions of a file that is there are kept. A symlink stays and its target is written. What is not a
+// permissions of a file that is there are kept. A symlink stays and its target is written, but for
+// one that a stranger put into a folder where anybody may (/tmp): the answer is no. What is not a
 // regular file (a FIFO, a device, a folder) is left alone: the answer is no, as for everything that
 // cannot be written, with the reason; nothing stays behind then.
 [[nodiscard]] Support publish_file(const std::string& path, std::string_view contents);

@@ -133,6 +133,49 @@ TEST_F(PublishFile, AnOpenFileOfAProcessIsRefused) {
   ::close(file);
 }
 
+// What fs.protected_symlinks asks of whoever follows a link.
+class PublishThroughLinks : public PublishFile {
+ protected:
+  static constexpr uid_t kStranger = 65533, kOther = 65532;
+
+  PublishThroughLinks() {
+    put("precious", "old", 0600);
+    fs::create_directory(path("shared"));
+    fs::create_symlink("../precious", path("shared/link"));
+  }
+  void SetUp() override {
+    if (::geteuid() != 0) GTEST_SKIP() << "only root can make files of others";
+  }
+  Support publish(mode_t folder_mode, uid_t folder_owner, uid_t link_owner) const {
+    EXPECT_EQ(::chown(path("shared").c_str(), folder_owner, 0), 0);
+    EXPECT_EQ(::chmod(path("shared").c_str(), folder_mode), 0);
+    EXPECT_EQ(::lchown(path("shared/link").c_str(), link_owner, 0), 0);
+    return publish_file(path("shared/link"), "new");
+  }
+};
+
+TEST_F(PublishThroughLinks, OfAStrangerInAStickyFolderAreRefused) {
+  for (const uid_t owner : {uid_t{0}, kOther}) {
+    const Support written = publish(01777, owner, kStranger);
+    EXPECT_FALSE(written.ok);
+    EXPECT_THAT(written.reason, HasSubstr("user 65533"));
+    EXPECT_EQ(contents(path("precious")), "old");
+    EXPECT_TRUE(S_ISLNK(mode(path("shared/link"))));
+  }
+}
+
+TEST_F(PublishThroughLinks, OfOnesOwnOrTheFoldersOwnerAreFollowed) {
+  EXPECT_TRUE(publish(01777, kStranger, 0).ok);
+  EXPECT_TRUE(publish(01777, kStranger, kStranger).ok);
+  EXPECT_EQ(contents(path("precious")), "new");
+}
+
+TEST_F(PublishThroughLinks, AreFollowedWhereNotEverybodyMayPlantThem) {
+  for (const mode_t folder_mode : {0755U, 0777U, 01755U, 01775U}) {
+    EXPECT_TRUE(publish(folder_mode, 0, kStranger).ok) << folder_mode;
+  }
+}
+
 class PendingFileTest : public PublishFile {
  protected:
   // Holds the text until it is published.
