@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <memory>
 #include <optional>
+#include <vector>
 
 #include "graph_partitioner/ir/primitives.h"
 #include "graph_partitioner/passes/move.h"
@@ -94,7 +95,7 @@ class Hoister {
   ValueId hoist(ValueId value, const Move& move) {
     if (move.is_none()) return value;
     const Node* producer = graph_.producer(value);
-    if (!is_pointwise(producer)) return place(value, move);
+    if (!is_pointwise(producer)) return place_once(value, move);
     Node copy = *producer;
     for (ValueId& operand : copy.inputs) {
       const Move adapted = *adapt_to(move, value, operand);
@@ -102,6 +103,15 @@ class Hoister {
     }
     copy.sources = ir::merge_sources(copy.sources, mover_.sources);
     return insert(std::move(copy), value, move.result);
+  }
+
+  // Where(x < 0, x * slope, x) reads x three times.
+  ValueId place_once(ValueId value, const Move& move) {
+    const auto found = std::ranges::find_if(
+        placed_, [&](const Placed& one) { return one.value == value && one.move == move; });
+    if (found != placed_.end()) return found->result;
+    placed_.push_back({value, move, place(value, move)});
+    return placed_.back().result;
   }
 
   ValueId place(ValueId value, const Move& move) {
@@ -134,6 +144,12 @@ class Hoister {
   NodeId id_;
   Node mover_;
   int visited_ = 0;
+  struct Placed {
+    ValueId value;
+    Move move;
+    ValueId result;
+  };
+  std::vector<Placed> placed_;
 };
 
 bool is_view(const Node* node) {

@@ -32,6 +32,8 @@ struct Move {
     return kind == Kind::kExpand || kind == Kind::kBlockExpand || kind == Kind::kGather;
   }
   ir::Node node(ir::ValueId data) const;  // its outputs are the caller's
+
+  bool operator==(const Move&) const = default;
 };
 
 }  // namespace tenon
