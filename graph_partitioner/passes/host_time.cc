@@ -26,6 +26,10 @@ constexpr double kMultiplyAdd = 0.0139;  // of floats, in the runtime's library
 constexpr double kPlainProduct = 1.06;   // how much longer ours take, weights of a cache's size
 constexpr double kLargeProduct = 1.15;   // and others: up to 1.3, where a tile of rows is not full
 constexpr double kWeightsOfACache = 1 << 20;
+// A file with more weights than that reads them from memory at each Run, beside what it computes:
+// few rows hide none of it, and less in ours, which have fewer reads on the way.
+constexpr double kWeightRead = 0.3;
+constexpr double kPlainWeightRead = 0.42;
 constexpr double kColumnsAtOnce = 16;   // fewer take as long
 constexpr double kPackedProduct = 0.9;  // of weights in blocks: 0.3 to 1.06 of stock kernels' time
 constexpr double kElementThroughMemory = 0.1;  // read or written, by one of our kernels
@@ -116,6 +120,9 @@ class Estimate {
       : whole_(whole), cut_(cut), fused_(fused), size_(size) {
     for (const ir::NodeId id : cut_.order()) by_source_[cut_.node(id).sources[0]] = id;
     for (const ir::ValueId id : cut_.inputs()) collect_symbols(cut_, id, symbols_);
+    for (ir::ValueId id = 0; id < static_cast<ir::ValueId>(whole_.value_count()); ++id) {
+      if (whole_.value(id).is_constant()) weights_ += elements(whole_, id);
+    }
   }
 
   HostTime time() {
@@ -251,10 +258,18 @@ class Estimate {
     const double plain = elements(fused_, dot.b) < kWeightsOfACache ? kPlainProduct : kLargeProduct;
     time_.ours += kOurLaunch + product * (is_packed || !is_f32 ? kPackedProduct : plain) *
                                    std::max(1.0, kColumnsAtOnce / columns(dot));
+    if (!is_packed && is_f32) add_weight_reads(fused_.value(dot.b));
     if (node.body) time_.ours += arithmetic(*node.body);
     for (const ir::ValueId id : dot.extra) {
       time_.ours += elements(fused_, id) * kElementThroughMemory;
     }
+  }
+
+  void add_weight_reads(const ir::Value& weight) {
+    if (!weight.is_constant() || weights_ < kWeightsOfACache) return;
+    const auto count = static_cast<double>(weight.constant->elements());
+    time_.stock += count * kWeightRead;
+    time_.ours += count * kPlainWeightRead;
   }
 
   double columns(const ir::ScaledDot& dot) const {
@@ -351,6 +366,7 @@ class Estimate {
   const int64_t size_;
   std::map<int, ir::NodeId> by_source_;
   std::vector<std::string> symbols_;  // of the cut's inputs
+  double weights_ = 0;                // elements of the whole graph's constants
   std::set<int> counted_;
   HostTime time_;
 };

@@ -1,5 +1,9 @@
 #include "graph_partitioner/passes/host_time.h"
 
+#include <numeric>
+#include <string>
+#include <vector>
+
 #include <gtest/gtest.h>
 
 #include <fmt/format.h>
@@ -48,6 +52,27 @@ ir::Graph product(int64_t k, int64_t n) {
 TEST(HostTime, APlainProductGainsByWhatIsAroundItUntilItIsDeep) {
   EXPECT_LT(ratio(product(32, 64), {0, 1, 2, 3}, kLarge), 1.0);
   EXPECT_GT(ratio(product(4096, 64), {0, 1, 2, 3}, kLarge), 1.0);
+}
+
+// y = x * w, and a chain behind it that gains.
+ir::Graph product_and_chain(int64_t k, int64_t n, int ops) {
+  std::string text = fmt::format(
+      "graph main {{\n input %x: f32[rows,{0}]\n const %w: f32[{0},{1}] = hex:{2}\n"
+      " %t0: f32[rows,{1}] = MatMul@13(%x, %w) sources=[0]\n",
+      k, n, std::string(2 * 4 * k * n, '0'));
+  for (int i = 0; i < ops; ++i) {
+    text += fmt::format(" %t{0}: f32[rows,{1}] = Mul@14(%t{2}, %t0) sources=[{0}]\n", i + 1, n, i);
+  }
+  return ir::parse(text + fmt::format(" output %t{}\n}}", ops));
+}
+
+// A row or a few take as long as the weights take to come from memory.
+TEST(HostTime, WeightsThatNoCacheHoldsCostTheirReading) {
+  constexpr int kOps = 16;
+  std::vector<int> all(kOps + 1);
+  std::iota(all.begin(), all.end(), 0);
+  EXPECT_LT(ratio(product_and_chain(256, 512, kOps), all, kSmall), 1.0);
+  EXPECT_GT(ratio(product_and_chain(1024, 1536, kOps), all, kSmall), 1.1);
 }
 
 // A vector for each of a batch of matrices.
