@@ -406,6 +406,7 @@ class ProgramBuilder {
     describe_memory(launch, compiled);
     add_dependencies(launch, compiled);
     add_checks(launch, compiled);
+    add_in_place(launch, compiled);
     if (launch.elidable_copy) {
       const auto [from, to] = *launch.elidable_copy;
       compiled.elidable_copy =
@@ -416,6 +417,17 @@ class ProgramBuilder {
       kernels_.push_back({program_.launches.size(), std::move(launch.kernel)});
     }
     program_.launches.push_back(std::move(compiled));
+  }
+
+  // Of buffers of the caller's. One that is a second operand too is read elsewhere, perhaps.
+  void add_in_place(const Launch& launch, CompiledLaunch& compiled) {
+    for (const InPlace& pair : launch.in_place) {
+      const size_t from = slots_.of(pair.from), to = slots_.of(pair.to);
+      const bool is_once = std::ranges::count(compiled.slots, from) == 1;
+      if (is_once && program_.slots[from].is_callers() && program_.slots[to].is_callers()) {
+        compiled.in_place.emplace_back(from, to);
+      }
+    }
   }
 
   // All but its slots.

@@ -119,6 +119,10 @@ class ProgramCheck {
       require_known(fetched.bytes);
     }
     for (const CheckedIndices& checked : launch.checks) check(checked);
+    for (const auto& [from, to] : launch.in_place) {
+      require_slot(from);
+      require_slot(to);
+    }
     if (const auto& shared = launch.elidable_copy) {
       require_slot(shared->from);
       require_slot(shared->to);

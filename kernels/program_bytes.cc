@@ -105,6 +105,10 @@ class ProgramWriter {
     to_.dim(launch.tasks);
     to_.dim(launch.task_cost);
     to_.list(launch.checks, [&](const CheckedIndices& checked) { write(checked); });
+    to_.list(launch.in_place, [&](const auto& pair) {
+      to_.number(pair.first);
+      to_.number(pair.second);
+    });
     to_.flag(launch.elidable_copy.has_value());
     if (!launch.elidable_copy) return;
     to_.number(launch.elidable_copy->from);
@@ -237,6 +241,10 @@ class ProgramReader {
     launch.tasks = from_.dim();
     launch.task_cost = from_.dim();
     launch.checks = from_.list([&] { return read_check(); });
+    launch.in_place = from_.list([&] {
+      const size_t from = from_.size();
+      return std::pair(from, from_.size());
+    });
     if (from_.flag()) {
       SharedBuffers& shared = launch.elidable_copy.emplace();
       shared.from = from_.size();

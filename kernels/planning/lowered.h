@@ -56,6 +56,12 @@ struct ElidableCopy {
   ir::ValueId from = ir::kNoValue, to = ir::kNoValue;
 };
 
+// The launch reads `from` to write the very same bytes of `to`, each read before it is written: it
+// may run where both are the same memory.
+struct InPlace {
+  ir::ValueId from = ir::kNoValue, to = ir::kNoValue;
+};
+
 // What the main launch of a product on the host multiplies, for the report.
 struct ProductWork {
   Dim rows;                             // of all batches
@@ -98,6 +104,7 @@ struct Launch {
   int64_t shared_bytes = 0;
   std::vector<IndexCheck> checks;
   std::optional<ElidableCopy> elidable_copy;
+  std::vector<InPlace> in_place;
   std::optional<ProductWork> product;
 };
 

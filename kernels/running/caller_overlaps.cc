@@ -131,6 +131,8 @@ bool CallerOverlaps::must_copy(const ShapeInstance& instance, const Pair& pair) 
     if (!use.reads || is_left_out(instance, pair, use.launch) || knows(pair, use.launch)) {
       return false;
     }
+    const bool writes_first = !output.written_first && use.launch == written->launch;
+    if (writes_first && is_in_place(pair, use.launch)) return false;
     return output.written_first || use.launch >= written->launch ||
            !program_.dependencies.has_ended(use.launch, written->launch);
   });
@@ -144,6 +146,11 @@ bool CallerOverlaps::is_left_out(const ShapeInstance& instance, const Pair& pair
   return pair.is_same && described.kind == LaunchKind::kCopy &&
          described.slots[0] == callers_[pair.input].slot &&
          described.slots[1] == callers_[pair.output].slot;
+}
+
+bool CallerOverlaps::is_in_place(const Pair& pair, size_t launch) const {
+  const std::pair slots(callers_[pair.input].slot, callers_[pair.output].slot);
+  return pair.is_same && std::ranges::count(program_.launches[launch].in_place, slots) > 0;
 }
 
 bool CallerOverlaps::knows(const Pair& pair, size_t launch) const {

@@ -66,6 +66,7 @@ class CallerOverlaps {
   bool must_copy(const ShapeInstance& instance, const Pair& pair) const;
   bool is_left_out(const ShapeInstance& instance, const Pair& pair, size_t launch) const;
   bool knows(const Pair& pair, size_t launch) const;
+  bool is_in_place(const Pair& pair, size_t launch) const;
 
   const Program& program_;
   std::vector<Caller> callers_;

@@ -80,7 +80,8 @@ struct CompiledLaunch {
   bool after_all = false;  // begins when all before it have ended, though these launch dependents
   std::vector<CheckedIndices> checks;
   std::optional<SharedBuffers> elidable_copy;
-  std::string node;  // for messages
+  std::vector<std::pair<size_t, size_t>> in_place;  // as InPlace: slots of the caller's
+  std::string node;                                 // for messages
 };
 
 // A value known from shapes alone (tenon::ShapeValue), written before the first launch.

@@ -384,6 +384,7 @@ std::vector<std::string> program_seeds(const std::string&) {
   launch.tasks = ceil_div(n, Dim(16));
   launch.checks = {{1, DType::kI64, n, {ir::kNoValue, n, 0, 1, true, 0, "node"}}};
   launch.elidable_copy = kernels::SharedBuffers{0, 2, n, n};
+  launch.in_place = {{0, 2}};
   launch.node = "node";
   kernels::CompiledLaunch copy;
   copy.kind = kernels::LaunchKind::kCopy;

@@ -19,6 +19,52 @@ namespace {
 
 using codegen::kNone;
 
+bool is_plain(const tiling::Access& access) {
+  return access.offset.is(0) && access.blocks.empty() && access.gathers.empty() &&
+         access.guards.empty();
+}
+
+bool reads_as_index(const LoopProblem& problem, ir::ValueId value) {
+  const auto is_it = [&](const tiling::GatherTerm& term) { return term.indices == value; };
+  return std::ranges::any_of(problem.loads, [&](const tiling::Access& load) {
+    return std::ranges::any_of(load.gathers, is_it) ||
+           std::ranges::any_of(load.guards,
+                               [&](const tiling::Guard& guard) { return guard.fill == value; });
+  });
+}
+
+// Operands that a loop of one result reads nowhere but where it writes. What is written follows
+// from what was read there and, behind reductions, from all that they read: so no tile and no
+// thread can write too soon. With more results one might be written before another's operand is
+// read, and a result that keeps numbers of an earlier stage is written before the last.
+std::vector<InPlace> buffers_in_place(const LoopProblem& problem, const LoopSchedule& schedule) {
+  if (problem.stores.size() != 1 || problem.ordered_axis >= 0) return {};
+  const LoopStore& store = problem.stores[0];
+  const int bits = bit_width(problem.body->value(store.value).dtype);
+  const auto is_in_output = [](const auto& stash) { return stash.second.store >= 0; };
+  const auto is_reduced = [&](int axis) {
+    return store.place.strides[axis].is(0) && !problem.domain[axis].is(1);
+  };
+  if (!is_plain(store.place) || bits < 8 || store.buffer.kind != BufferArgument::Kind::kValue ||
+      std::ranges::any_of(schedule.stashes, is_in_output) ||
+      std::ranges::any_of(problem.reduced_axes, is_reduced)) {
+    return {};
+  }
+  std::vector<InPlace> in_place;
+  for (const auto& [value, buffer] : problem.buffers) {
+    const auto reads_elsewhere = [&, id = value](const tiling::Access& load) {
+      return load.input == id && !(is_plain(load) && load.strides == store.place.strides);
+    };
+    if (buffer.kind != BufferArgument::Kind::kValue || reads_as_index(problem, value) ||
+        bit_width(problem.body->value(value).dtype) != bits ||
+        std::ranges::any_of(problem.loads, reads_elsewhere)) {
+      continue;
+    }
+    in_place.push_back({buffer.id, store.buffer.id});
+  }
+  return in_place;
+}
+
 }  // namespace
 
 class LoopEmitter {
@@ -41,6 +87,7 @@ class LoopEmitter {
     Launch launch = writer_.finish(schedule_.tasks, schedule_.task_cost);
     launch.checks = problem_.checks;
     launch.threads = schedule_.threads;
+    launch.in_place = buffers_in_place(problem_, schedule_);
     return launch;
   }
 

@@ -154,6 +154,25 @@ TEST_F(CallerOverlapsTest, AnUpdateInPlaceIsNotCopiedUnlessOthersReadItLater) {
   EXPECT_THAT(copied({1000, 2000, 3000, 1000}), ElementsAre(kX)) << "no update of it";
 }
 
+TEST_F(CallerOverlapsTest, WhatIsReadWhereItIsWrittenNeedsNoCopy) {
+  add({reads(kX), reads(kZ), writes(kY)}).in_place = {{kX, kY}};
+  EXPECT_THAT(copied({1000, 2000, 1000, 4000}), IsEmpty());
+  EXPECT_THAT(copied({1000, 2000, 1004, 4000}), ElementsAre(kX));
+  EXPECT_THAT(copied({1000, 2000, 2000, 4000}), ElementsAre(kZ));
+  EXPECT_THAT(copied({1000, 1000, 1000, 4000}), ElementsAre(kZ)) << "both in one place";
+  instance_.sizes[kX] = 32;
+  EXPECT_THAT(copied({1000, 2000, 1000, 4000}), ElementsAre(kX));
+  instance_.sizes[kX] = 64;
+  add({reads(kX), writes(kU)});
+  EXPECT_THAT(copied({1000, 2000, 1000, 4000}), ElementsAre(kX)) << "read again behind it";
+}
+
+TEST_F(CallerOverlapsTest, WhatWasWrittenEarlierIsReadFromACopy) {
+  add({reads(kZ), writes(kY)});
+  add({reads(kX), writes(kY)}).in_place = {{kX, kY}};
+  EXPECT_THAT(copied({1000, 2000, 1000, 4000}), ElementsAre(kX));
+}
+
 // With programmatic dependent launch a launch waits for the one before it, which may have ended
 // without waiting.
 TEST_F(CallerOverlapsTest, WhatMayStillBeReadIsCopied) {

@@ -179,6 +179,52 @@ graph main {{
   }
 }
 
+// Of a graph of one launch: inputs that it may overwrite with y.
+size_t buffers_in_place(std::string_view operands, std::string_view body) {
+  const ir::Graph graph = ir::parse(fmt::format(R"(
+graph main {{
+  input %x: f32[n,n]
+  input %z: f32[n]
+  %y: f32[n,n] = tenon::Loop({}) body {{
+    input %a: f32[n,n]
+    input %b: f32[n]
+    {}
+    output %c
+  }}
+  output %y
+}})",
+                                                operands, body));
+  const Program program = make_program(graph, test_settings(), {});
+  EXPECT_EQ(program.launches.size(), 1u);
+  for (const auto& [from, to] : program.launches[0].in_place) {
+    EXPECT_EQ(program.slots[from].name, "x");
+    EXPECT_EQ(program.slots[to].name, "y");
+  }
+  return program.launches[0].in_place.size();
+}
+
+TEST(Executable, ALoopMayWriteWhereItReadsAndNowhereElse) {
+  EXPECT_EQ(buffers_in_place("%x, %z", "%c: f32[n,n] = Add(%a, %b)"), 1u);
+  constexpr std::string_view kPlusSum = R"(
+    %s: f32[n,1] = ReduceSum(%a) {axes=[1], keepdims=1}
+    %t: f32[n,n] = Add(%a, %b)
+    %c: f32[n,n] = Add(%t, %s))";
+  EXPECT_EQ(buffers_in_place("%x, %z", kPlusSum), 1u);
+  constexpr std::string_view kPlusTransposed = R"(
+    %t: f32[n,n] = Transpose(%a) {perm=[1,0]}
+    %s: f32[n,n] = Add(%t, %b)
+    %c: f32[n,n] = Add(%a, %s))";
+  EXPECT_EQ(buffers_in_place("%x, %z", kPlusTransposed), 0u);
+  // On the host the output holds exponentials until their sum is known; a GPU computes them again.
+  constexpr std::string_view kPlusSoftmax = R"(
+    %t: f32[n,n] = Add(%a, %b)
+    %e: f32[n,n] = Exp(%t)
+    %s: f32[n,1] = ReduceSum(%e) {axes=[1], keepdims=1}
+    %q: f32[n,n] = Div(%e, %s)
+    %c: f32[n,n] = Add(%q, %a))";
+  EXPECT_EQ(buffers_in_place("%x, %z", kPlusSoftmax), test_settings().gpu ? 1u : 0u);
+}
+
 TEST(Executable, EveryShapeOfOneGraphRuns) {
   const TestGraph graph(kAddThenDouble);
   for (int64_t n : {1, 2, 7, 0, 130}) {
