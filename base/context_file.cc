@@ -1,7 +1,10 @@
 #include "base/context_file.h"
 
+#include <unistd.h>
+
 #include <algorithm>
 #include <array>
+#include <cerrno>
 #include <cstring>
 #include <new>
 #include <utility>
@@ -11,6 +14,7 @@
 #include "base/context_form.h"
 #include "base/error.h"
 #include "base/file_mapping.h"
+#include "base/thread_pool.h"
 
 namespace tenon {
 namespace {
@@ -192,11 +196,13 @@ class Contents : public ContextFile {
   std::vector<Entry> entries_;  // by name
 };
 
+constexpr const char* kFile = "context file";
+std::string origin_of(const std::string& path) { return fmt::format("{} '{}'", kFile, path); }
+
 class MappedFile final : private FileMapping, public Contents {
  public:
   explicit MappedFile(const std::string& path)
-      : FileMapping(path, "context file"),
-        Contents("context file '" + path + "'", FileMapping::bytes()) {
+      : FileMapping(path, kFile), Contents(origin_of(path), FileMapping::bytes()) {
     read();
   }
   using Contents::bytes;
@@ -206,11 +212,15 @@ class MappedFile final : private FileMapping, public Contents {
 // Aligned as data in a file is.
 class AlignedCopy {
  public:
-  explicit AlignedCopy(std::string_view bytes)
-      : size_(bytes.size()),
-        start_(static_cast<std::byte*>(
-            ::operator new (std::max<size_t>(size_, 1), std::align_val_t{kContextAlignment}))) {
+  explicit AlignedCopy(std::string_view bytes) : AlignedCopy(bytes.size()) {
     if (size_ > 0) std::memcpy(start_, bytes.data(), size_);
+  }
+  explicit AlignedCopy(const RegularFile& file) : AlignedCopy(file.size) {
+    const auto chunks = static_cast<int64_t>((size_ + kContextChunkBytes - 1) / kContextChunkBytes);
+    parallel_for_each(chunks, [&](int64_t chunk) {
+      const uint64_t first = static_cast<uint64_t>(chunk) * kContextChunkBytes;
+      read(file, first, std::min<uint64_t>(first + kContextChunkBytes, size_));
+    });
   }
   AlignedCopy(const AlignedCopy&) = delete;
   AlignedCopy& operator=(const AlignedCopy&) = delete;
@@ -218,6 +228,22 @@ class AlignedCopy {
   std::span<const std::byte> bytes() const { return {start_, size_}; }
 
  private:
+  explicit AlignedCopy(size_t size)
+      : size_(size),
+        start_(static_cast<std::byte*>(
+            ::operator new (std::max<size_t>(size_, 1), std::align_val_t{kContextAlignment}))) {}
+
+  // What the file does not have any more stays zero, and its digest tells.
+  void read(const RegularFile& file, uint64_t first, uint64_t last) const {
+    while (first < last) {
+      const ssize_t count = ::pread(file.descriptor.number(), start_ + first, last - first,
+                                    static_cast<off_t>(first));
+      if (count < 0 && errno == EINTR) continue;
+      if (count <= 0) return static_cast<void>(std::memset(start_ + first, 0, last - first));
+      first += static_cast<uint64_t>(count);
+    }
+  }
+
   size_t size_;
   std::byte* start_;
 };
@@ -226,7 +252,11 @@ class CopiedFile final : private AlignedCopy, public Contents {
  public:
   explicit CopiedFile(std::string_view bytes)
       : AlignedCopy(bytes), Contents("embedded context", AlignedCopy::bytes()) {
-    read();
+    Contents::read();
+  }
+  explicit CopiedFile(const std::string& path)
+      : AlignedCopy(RegularFile(path, kFile)), Contents(origin_of(path), AlignedCopy::bytes()) {
+    Contents::read();
   }
   using Contents::bytes;
   bool is_mapped() const override { return false; }
@@ -236,6 +266,10 @@ class CopiedFile final : private AlignedCopy, public Contents {
 
 std::shared_ptr<const ContextFile> ContextFile::open(const std::string& path) {
   return std::make_shared<const MappedFile>(path);
+}
+
+std::shared_ptr<const ContextFile> ContextFile::read(const std::string& path) {
+  return std::make_shared<const CopiedFile>(path);
 }
 
 std::shared_ptr<const ContextFile> ContextFile::from_bytes(std::string_view bytes) {

@@ -92,6 +92,8 @@ class ContextFile : public CheckedData {
  public:
   // Maps the file. What is no regular file, or a symlink, is refused.
   static std::shared_ptr<const ContextFile> open(const std::string& path);
+  // The same, copied: whoever cuts or overwrites the file later changes nothing here.
+  static std::shared_ptr<const ContextFile> read(const std::string& path);
   // Copied, so that data is aligned.
   static std::shared_ptr<const ContextFile> from_bytes(std::string_view bytes);
 

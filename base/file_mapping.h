@@ -5,12 +5,22 @@
 #include <span>
 #include <string>
 
+#include "base/replace_file.h"
+
 namespace tenon {
+
+// A regular file that was opened to be read, and how long it is. What is none, a symlink or empty
+// is refused: UserError that says what kind of file this is to be (`what`).
+struct RegularFile {
+  RegularFile(const std::string& path, const std::string& what);
+
+  Descriptor descriptor;
+  size_t size = 0;
+};
 
 class FileMapping {
  public:
-  // What is no regular file, a symlink or empty is refused: UserError that says what kind of file
-  // this is to be (`what`).
+  // Refuses what RegularFile does.
   FileMapping(const std::string& path, const std::string& what);
   FileMapping(const FileMapping&) = delete;
   FileMapping& operator=(const FileMapping&) = delete;

@@ -129,7 +129,9 @@ std::shared_ptr<const ContextFile> ContextInput::file_of(const OrtGraph& graph, 
   }
   const std::string path = data_file_path(folder_of(graph, settings_), node.context);
   std::shared_ptr<const ContextFile>& file = files_[path];
-  if (file == nullptr) file = ContextFile::open(path);
+  if (file == nullptr) {
+    file = options_.context_weights == "copy" ? ContextFile::read(path) : ContextFile::open(path);
+  }
   check_is_its_own(*file, node);
   return file;
 }
@@ -145,9 +147,14 @@ std::shared_ptr<const kernels::WeightFile> ContextInput::weight_file_of(const Or
 }
 
 CompiledPartition ContextInput::open(const OrtGraph& graph, const OrtNode& node,
-                                     const Options& options, const Target& target,
-                                     std::shared_ptr<DiskCache> cache) {
+                                     const Target& target, std::shared_ptr<DiskCache> cache) {
   const Stopwatch watch;
+  if (options_.contexts == "refuse") {
+    throw UserError(fmt::format(
+        "contexts=refuse: node '{}' is a compiled context, which says what this process runs: open "
+        "the model that it was compiled from, or leave the option out where you trust the file",
+        name_of_node(node)));
+  }
   ContextNode read = read_context_node(node);
   const std::shared_ptr<const ContextFile> file = file_of(graph, read);
   if (!file->has(section_of(read.partition))) {
@@ -161,7 +168,7 @@ CompiledPartition ContextInput::open(const OrtGraph& graph, const OrtNode& node,
   check_declared(read, "input", saved.inputs, inputs_of(node));
   check_declared(read, "output", saved.outputs, outputs_of(node));
 
-  kernels::Settings settings = target.settings(options);
+  kernels::Settings settings = target.settings(options_);
   settings.kernel_cache = std::move(cache);
   if (!settings.gpu) refuse_gpus(*file, read.partition, settings);
   std::vector<std::string> weight_files;
@@ -181,7 +188,7 @@ CompiledPartition ContextInput::open(const OrtGraph& graph, const OrtNode& node,
   result.report.words = opened.program.words;
   result.report.context = {file->origin(), file->bytes(), opened.recompiled,
                            saved.node_names.size(), std::move(weight_files)};
-  result.executable = make_executable(std::move(opened.program), settings, options, target);
+  result.executable = make_executable(std::move(opened.program), settings, options_, target);
   describe(read.partition, watch.milliseconds(), result);
   return result;
 }

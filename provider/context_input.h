@@ -18,12 +18,13 @@ namespace tenon::provider {
 // Files by path: all nodes of a model name the same one, which is opened once.
 class ContextInput {
  public:
-  explicit ContextInput(ContextSettings settings) : settings_(std::move(settings)) {}
+  ContextInput(ContextSettings settings, const Options& options)
+      : settings_(std::move(settings)), options_(options) {}
 
   // `graph`: what was claimed for `node`, the only one that it has. Throws UserError that says what
   // is wrong with the context.
-  CompiledPartition open(const OrtGraph& graph, const OrtNode& node, const Options& options,
-                         const Target& target, std::shared_ptr<DiskCache> cache);
+  CompiledPartition open(const OrtGraph& graph, const OrtNode& node, const Target& target,
+                         std::shared_ptr<DiskCache> cache);
 
  private:
   std::shared_ptr<const ContextFile> file_of(const OrtGraph& graph, ContextNode& node);
@@ -31,6 +32,7 @@ class ContextInput {
                                                             const std::string& name);
 
   const ContextSettings settings_;
+  const Options& options_;
   std::map<std::string, std::shared_ptr<const ContextFile>> files_;
   std::map<std::string, std::shared_ptr<const kernels::WeightFile>> weight_files_;
 };

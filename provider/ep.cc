@@ -428,7 +428,7 @@ CompiledPartition Ep::compile_one(const OrtGraph& graph, const OrtNode& fused_no
                                   ContextOutput* output) {
   const std::string name = fmt::format("tenon_{}", partitions_++);
   if (const OrtNode* context = context_node_of(graph)) {
-    return input.open(graph, *context, options_, target, cache_);
+    return input.open(graph, *context, target, cache_);
   }
   if (output == nullptr) {
     return provider::compile(graph, name, claimed_inputs_, options_, target, cache_);
@@ -444,7 +444,7 @@ void Ep::compile(const OrtGraph** graphs, const OrtNode** fused_nodes, size_t co
                  OrtNodeComputeInfo** computes, OrtNode** context_nodes) {
   const std::lock_guard lock(mutex_);
   if (refusal_ && !refusal_may_pass_) throw UserError(*refusal_);
-  ContextInput input(context_);
+  ContextInput input(context_, options_);
   std::optional<ContextOutput> output;
   if (context_.enable && count > 0) {
     if (report_.context) throw UserError(kSecondRound);

@@ -170,6 +170,8 @@ const std::vector<Option>& table() {
       flag("collective_peer_memory", &Options::collective_peer_memory),
       secret(text("collective_token", &Options::collective_token, "64 hexadecimal digits")),
       flag("collective_windows", &Options::collective_windows),
+      choice("context_weights", &Options::context_weights, "map | copy"),
+      choice("contexts", &Options::contexts, "open | refuse"),
       choice("cuda_graph_scope", &Options::cuda_graph_scope, "partition | session"),
       flag("deterministic", &Options::deterministic),
       device_id(),

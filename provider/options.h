@@ -19,8 +19,10 @@ struct Options {
   std::vector<std::string> exclude_ops;    // comma-separated op types
   std::vector<std::string> exclude_nodes;  // comma-separated node names
   bool require_full_claim = false;
-  std::string dump_dir;         // every stage of every kernel goes here
-  std::string report_file;      // JSON: claims, reasons, fusions, kernels
+  std::string contexts = "open";        // of a context model: open | refuse
+  std::string context_weights = "map";  // that stand in a file: map | copy
+  std::string dump_dir;                 // every stage of every kernel goes here
+  std::string report_file;              // JSON: claims, reasons, fusions, kernels
   std::string tune = "cached";  // off | cached: by the records of tune_file | on: and measures
   std::string tune_file;        // of tuning records; empty: none
   std::string tune_log;         // of what was measured, as JSON lines; empty: none

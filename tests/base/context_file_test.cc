@@ -121,6 +121,21 @@ TEST_F(ContextFileTest, GivesBackWhatWasWritten) {
   }
 }
 
+TEST_F(ContextFileTest, ACopyStaysWhatTheFileWas) {
+  write_sections(*to_file("a.bin"), kLong);
+  const auto copy = ContextFile::read(path("a.bin"));
+  EXPECT_FALSE(copy->is_mapped());
+  EXPECT_NE(copy->origin().find("a.bin'"), std::string::npos) << copy->origin();
+  EXPECT_EQ(copy->digest(), ContextFile::open(path("a.bin"))->digest());
+  std::filesystem::resize_file(path("a.bin"), 100);
+  EXPECT_EQ(copy->section("program"), "launches and slots");
+  const DataSection data = copy->data("weights/a");
+  EXPECT_EQ(reinterpret_cast<uintptr_t>(data.bytes.data()) % kContextAlignment, 0);
+  for (size_t chunk = 0; chunk < data.digests.size(); ++chunk) copy->verify(data, chunk);
+  EXPECT_THROW(ContextFile::read(path("a.bin")), UserError);
+  EXPECT_THROW(ContextFile::read(folder_.string()), UserError);
+}
+
 TEST_F(ContextFileTest, EqualDataIsStoredOnce) {
   const std::string bytes = small_file();
   const auto file = ContextFile::from_bytes(bytes);

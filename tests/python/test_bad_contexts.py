@@ -1,6 +1,7 @@
 """Contexts that are damaged, foreign or made for another machine: an error that says so."""
 
 import json
+import os
 import shutil
 
 import numpy as np
@@ -139,6 +140,50 @@ def test_an_embedded_context_that_was_changed(folder):
     onnx.save(model, folder / "embedded.onnx")
     with pytest.raises(Exception, match="context"):
         open_and_run(folder / "embedded.onnx")
+
+
+@pytest.mark.parametrize("name", ["ctx.onnx", "embedded.onnx"])
+def test_a_session_may_refuse_all_contexts(folder, name):
+    with pytest.raises(Exception, match="contexts=refuse: node '.*' is a compiled context"):
+        tenon.create_session(folder / name, "cpu", quiet(), contexts="refuse")
+    tenon.create_session(folder / name, "cpu", quiet(), contexts="open")
+
+
+def test_a_plain_model_is_no_context(compiled):
+    session = tenon.create_session(compiled / "model.onnx", "cpu", quiet(), contexts="refuse")
+    assert session.run(None, PROBLEM.inputs(2))[0].shape == (2, 32)
+
+
+@pytest.mark.parametrize("harm", ["cut", "overwrite", "remove"])
+def test_nobody_reaches_the_weights_of_an_open_session_that_copied_them(folder, harm):
+    expected = open_and_run(folder / "ctx.onnx").tobytes()
+    session = tenon.create_session(folder / "ctx.onnx", "cpu", quiet(), context_weights="copy")
+    data = data_of(folder)
+    if harm == "cut":
+        os.truncate(data, 100)
+    elif harm == "overwrite":
+        data.open("r+b").write(bytes(data.stat().st_size))
+    else:
+        data.unlink()
+    assert session.run(None, PROBLEM.inputs(2))[0].tobytes() == expected
+
+
+def test_a_replaced_file_stays_as_it_was_for_who_has_it_open(folder):
+    expected = open_and_run(folder / "ctx.onnx").tobytes()
+    session = tenon.create_session(folder / "ctx.onnx", "cpu", quiet())
+    data = data_of(folder)
+    data.with_name("new").write_bytes(bytes(data.stat().st_size))
+    data.with_name("new").replace(data)
+    assert session.run(None, PROBLEM.inputs(2))[0].tobytes() == expected
+
+
+def test_a_copied_file_that_was_cut_or_changed(folder):
+    data = data_of(folder)
+    whole = data.read_bytes()
+    for changed in (whole[:-1], whole[:-1] + bytes([whole[-1] ^ 1]), whole[:50]):
+        data.write_bytes(changed)
+        with pytest.raises(Exception, match=data.name):
+            tenon.create_session(folder / "ctx.onnx", "cpu", quiet(), context_weights="copy")
 
 
 def metadata(path) -> dict:
