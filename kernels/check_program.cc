@@ -6,6 +6,7 @@
 #include <fmt/format.h>
 
 #include "base/error.h"
+#include "codegen/pdl.h"
 #include "codegen/tile/verify.h"
 
 namespace tenon::kernels {
@@ -34,6 +35,7 @@ class ProgramCheck {
       const CompiledLaunch& launch = program_.launches[i];
       try {
         check(launch);
+        check_lifetimes(launch, static_cast<int>(i));
         if (launch.kind == LaunchKind::kLibraryCall) check_call(launch, i);
       } catch (const UserError& error) {
         throw UserError(fmt::format("node '{}': {}", launch.node, error.what()));
@@ -133,6 +135,15 @@ class ProgramCheck {
       check_copy(launch);
     } else if (launch.kind == LaunchKind::kKernel) {
       check_kernel_of(launch);
+    }
+  }
+
+  // The arena gives the bytes of others to what is not needed any more.
+  void check_lifetimes(const CompiledLaunch& launch, int number) const {
+    for (const size_t used : launch.slots) {
+      const Slot& slot = program_.slots[used];
+      require(slot.kind != Kind::kArena || (slot.first <= number && number <= slot.last),
+              "it touches a buffer before or after its time");
     }
   }
 
@@ -243,12 +254,22 @@ void check_program(const Program& program, bool on_gpu, bool weights) {
   ProgramCheck(program, on_gpu, weights).run();
 }
 
-void check_kernel(const codegen::Kernel& kernel, const CompiledLaunch& launch) {
+void check_kernel(const codegen::Kernel& kernel, const CompiledLaunch& launch,
+                  std::span<const Slot> slots) {
   const auto is_buffer = [](const codegen::Parameter& parameter) {
     return parameter.type.kind == codegen::Type::Kind::kBuffer;
   };
   require(std::ranges::equal(kernel.parameters, launch.is_buffer, {}, is_buffer),
           fmt::format("node '{}': kernel @{} takes other arguments", launch.node, kernel.name));
+  const auto touches = codegen::pdl_of(kernel).parameters;
+  auto slot = launch.slots.begin();
+  for (size_t i = 0; i < launch.is_buffer.size(); ++i) {
+    if (!launch.is_buffer[i]) continue;
+    const Kind kind = slots[*slot++].kind;
+    require(!touches[i].written || (kind != Kind::kConstant && kind != Kind::kInput),
+            fmt::format("node '{}': kernel @{} writes what may only be read", launch.node,
+                        kernel.name));
+  }
 }
 
 void check_kernel(const codegen::GpuCode& code, const CompiledLaunch& launch) {

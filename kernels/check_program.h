@@ -12,8 +12,10 @@ namespace tenon::kernels {
 // not hold.
 void check_program(const Program& program, bool on_gpu, bool weights = true);
 
-// Whether the launch brings what the kernel takes.
-void check_kernel(const codegen::Kernel& kernel, const CompiledLaunch& launch);
+// Whether the launch brings what the kernel takes, and nothing to write to that is a constant or
+// the caller's input.
+void check_kernel(const codegen::Kernel& kernel, const CompiledLaunch& launch,
+                  std::span<const Slot> slots);
 void check_kernel(const codegen::GpuCode& code, const CompiledLaunch& launch);
 
 }  // namespace tenon::kernels

@@ -345,7 +345,7 @@ class ProgramOpener {
       }
     });
     for_kernel_launches(program, [&](const CompiledLaunch& launch) {
-      check_kernel(read.kernels[launch.kernel], launch);
+      check_kernel(read.kernels[launch.kernel], launch, program.slots);
     });
     return read;
   }

@@ -8,6 +8,7 @@
 #include "base/checked.h"
 #include "base/convert.h"
 #include "base/error.h"
+#include "kernels/running/buffer_bounds.h"
 #include "kernels/running/memory_plan.h"
 
 namespace tenon::kernels {
@@ -46,6 +47,7 @@ class Instantiation {
       instance_->shape_writes.push_back(dims(write.elements));
     }
     place_buffers();
+    check_bounds(program_, *instance_);
     return std::move(instance_);
   }
 

@@ -328,8 +328,34 @@ TEST(SavedTargets, UnsoundProgramsAreRefused) {
   });
   refuses([](Program& program) { program.shape_writes = {{0, DType::kI64, {1}}}; });
   refuses([](Program& program) {
+    Slot& arena = *std::ranges::find(program.slots, Slot::Kind::kArena, &Slot::kind);
+    arena.first = arena.last = static_cast<int>(program.launches.size());
+  });
+  refuses([](Program& program) {
     program.launches[0].checks = {{0, DType::kF32, 1, {ir::kNoValue, 1}}};
   });
+}
+
+// The text of a kernel that stores where others read what they were given.
+TEST(SavedTargets, KernelsWriteToNoInputAndToNoConstant) {
+  const codegen::Kernel kernel = codegen::parse(R"(kernel @fill(%y: buffer<f32>) {
+  %0 = constant 1.0 : f32[4]
+  store %y[0], %0 strides(1) : f32[4]
+}
+)");
+  CompiledLaunch launch;
+  launch.node = "node";
+  launch.is_buffer = {true};
+  launch.slots = {0};
+  for (const Slot::Kind kind : {Slot::Kind::kOutput, Slot::Kind::kArena, Slot::Kind::kCounters}) {
+    EXPECT_NO_THROW(check_kernel(kernel, launch, std::vector<Slot>{{kind, 0, {}, 0}}));
+  }
+  for (const Slot::Kind kind : {Slot::Kind::kInput, Slot::Kind::kConstant}) {
+    EXPECT_THAT(error_of([&] {
+                  check_kernel(kernel, launch, std::vector<Slot>{{kind, 0, {}, 0}});
+                }),
+                HasSubstr("writes what may only be read"));
+  }
 }
 
 TEST(SavedTargets, ProgramsWithoutWeightsAreOnlyLookedAt) {

@@ -4,9 +4,11 @@
 
 #include <array>
 #include <atomic>
+#include <functional>
 #include <string>
 #include <vector>
 
+#include "base/error.h"
 #include "graph_partitioner/ir/text.h"
 #include "kernels/build_program.h"
 #include "kernels/device/stream.h"
@@ -16,6 +18,7 @@ namespace tenon::kernels {
 namespace {
 
 using device::Address;
+using ::testing::HasSubstr;
 
 // y = 2 x, as a library would compute it.
 class Doubling final : public LibraryCall {
@@ -136,6 +139,41 @@ TEST_F(LaunchKinds, RunOnTheHostInTheirOrder) {
     EXPECT_EQ(call->calls, run);
   }
   EXPECT_EQ(call->streams, 0);
+}
+
+// Of a program from a file that somebody made: at the sizes of a Run, before anything runs.
+TEST_F(LaunchKinds, TouchNoMoreOfABufferThanThereIs) {
+  const Dim n = Dim::symbol("n");
+  const auto run = [&](const std::function<void(Program&)>& change) {
+    Program changed = program(std::make_shared<const Doubling>());
+    changed.inputs[0].dtype = DType::kF32;
+    change(changed);
+    const auto executable = run_on_host(std::move(changed), 1);
+    std::array<float, kCount> y{};
+    OneInput context(x_.data(), y.data(), kCount);
+    executable->run(context);
+  };
+  const auto refuses = [&](const std::string& buffer, const std::function<void(Program&)>& change) {
+    try {
+      run(change);
+      ADD_FAILURE() << buffer;
+    } catch (const UserError& error) {
+      EXPECT_THAT(error.what(), HasSubstr("of '" + buffer + "', which has"));
+    }
+  };
+  const IndexCheck elements{ir::kNoValue, 1000};
+  run([](Program&) {});
+  refuses("doubled", [&](Program& p) { p.slots[2].bytes = n * Dim(4) - Dim(1); });
+  refuses("doubled", [&](Program& p) { p.slots[2].bytes = n - Dim(6); });
+  refuses("y", [&](Program& p) { p.outputs[0].dtype = DType::kF16; });
+  refuses("x", [&](Program& p) { p.launches[0].fetched = {{0, n * Dim(4) + Dim(1)}}; });
+  refuses("x", [&](Program& p) {
+    p.launches[0].elidable_copy = SharedBuffers{0, 2, n * Dim(8), n * Dim(4)};
+  });
+  refuses("x", [&](Program& p) { p.launches[0].checks = {{0, DType::kI64, n, elements}}; });
+  refuses("doubled", [&](Program& p) {
+    p.shape_writes = {{2, DType::kI64, std::vector<Dim>(kCount, n)}};
+  });
 }
 
 TEST_F(LaunchKinds, RunOnTheStreamOfADevice) {
