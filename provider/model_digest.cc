@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <span>
+#include <vector>
 
 #include "base/hash.h"
 #include "graph_partitioner/ir/text.h"
@@ -11,13 +12,21 @@
 namespace tenon::provider {
 namespace {
 
-constexpr size_t kSampled = 4096;  // bytes at either end of a constant
+constexpr size_t kSampled = 4096;  // bytes at either end of a constant and of each stretch
+constexpr size_t kStretch = size_t{1} << 20;  // of a large one: no hole is longer unseen
 constexpr size_t kShownDigits = 16;
 
 std::string sample_of(const ir::Tensor& tensor) {
   const std::span<const std::byte> all(tensor.data, tensor.bytes);
   if (all.size() <= 2 * kSampled) return hex(sha256(all));
-  return hex(sha256(all.first(kSampled))) + hex(sha256(all.last(kSampled)));
+  std::vector<std::byte> samples;
+  for (size_t at = 0; at + kSampled < all.size(); at += kStretch) {
+    const auto sample = all.subspan(at, kSampled);
+    samples.insert(samples.end(), sample.begin(), sample.end());
+  }
+  const auto end = all.last(kSampled);
+  samples.insert(samples.end(), end.begin(), end.end());
+  return hex(sha256(samples));
 }
 
 }  // namespace
