@@ -91,7 +91,7 @@ void TypeChecker::check_ring_op() {
     int64_t last = op_.integers.empty() ? result().elements() - 1 : 0;
     for (size_t d = 0; d < op_.integers.size(); ++d) {
       require(op_.integers[d] >= 0, "strides cannot be negative");
-      last += op_.integers[d] * (result().shape[d] - 1);
+      last = checked_add(last, checked_mul(op_.integers[d], result().shape[d] - 1));
     }
     return require(last < ring.elements(), "{} is more than {} holds", result(), ring);
   }

@@ -1,6 +1,7 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
+#include <bit>
 
 #include "codegen/tile/type_checker.h"
 
@@ -242,7 +243,7 @@ void TypeChecker::check_slice() {
   require(to.shape.size() == from.shape.size() && op_.integers.size() == from.shape.size(),
           "needs an offset and a size for each dimension of {}", from);
   for (size_t d = 0; d < from.shape.size(); ++d) {
-    require(op_.integers[d] >= 0 && op_.integers[d] + to.shape[d] <= from.shape[d],
+    require(op_.integers[d] >= 0 && checked_add(op_.integers[d], to.shape[d]) <= from.shape[d],
             "offset {} and size {} leave {}", op_.integers[d], to.shape[d], from);
   }
 }
@@ -252,7 +253,8 @@ void TypeChecker::check_permute() {
   require(from.elements() == to.elements(), "{} and {} differ in size", from, to);
   std::vector<int64_t> bits = op_.integers;
   std::ranges::sort(bits);
-  bool all = from.elements() == int64_t{1} << bits.size();
+  constexpr size_t kMostBits = std::bit_width(static_cast<uint64_t>(kMaxTileElements));
+  bool all = bits.size() < kMostBits && from.elements() == int64_t{1} << bits.size();
   for (size_t i = 0; i < bits.size(); ++i) all = all && bits[i] == static_cast<int64_t>(i);
   require(all, "bits must name each bit of an element number of {} once", from);
 }
@@ -262,7 +264,7 @@ void TypeChecker::check_concat() {
   Type expected = tile(0);
   require(op_.axis >= 0 && op_.axis < static_cast<int>(expected.shape.size()),
           "axis {} is outside {}", op_.axis, expected);
-  int along = 0;
+  int64_t along = 0;
   for (size_t i = 0; i < op_.operands.size(); ++i) {
     Type part = tile(i);
     along += part.shape.size() == expected.shape.size() ? part.shape[op_.axis] : 0;
@@ -271,7 +273,9 @@ void TypeChecker::check_concat() {
     }
     same(expected, part, fmt::format("part {} (but for axis {})", i, op_.axis));
   }
-  expected.shape[op_.axis] = along;
+  require(along <= kMaxTileElements, "{} elements along axis {} are more than {}", along, op_.axis,
+          kMaxTileElements);
+  expected.shape[op_.axis] = static_cast<int>(along);
   same(expected, result(), "the result");
 }
 
@@ -301,7 +305,7 @@ void TypeChecker::check_dot() {
   const int64_t groups = op_.integer;
   require(groups >= 0 && acc.shape.size() == 2 && a.shape.size() == 2 && b.shape.size() == 2 &&
               a.shape[0] == acc.shape[0] &&
-              (a.shape[1] == b.shape[0] || groups * a.shape[1] == b.shape[0]),
+              (a.shape[1] == b.shape[0] || checked_mul(groups, a.shape[1]) == b.shape[0]),
           "shapes {} + {} * {} do not fit [m,n] + [m,k] * [k,n]", acc, a, b);
   const bool has_own_columns = groups > 0 && a.shape[1] == b.shape[0];
   const int64_t columns = has_own_columns ? b.shape[1] / groups : acc.shape[1];
@@ -312,7 +316,7 @@ void TypeChecker::check_dot() {
   if (!op_.integers.empty()) {
     require(op_.integers.size() == 3 && has_own_columns && columns == 1 && op_.integers[0] > 0 &&
                 a.shape[1] % op_.integers[0] == 0 && op_.integers[1] >= 0 &&
-                op_.integers[1] + a.shape[1] / op_.integers[0] <= acc.shape[1],
+                checked_add(op_.integers[1], a.shape[1] / op_.integers[0]) <= acc.shape[1],
             "blocks need one column of b for each group, and {} columns for their sums", acc);
   }
   require(is_numeric(acc.dtype) && !is_half(acc.dtype) && bit_width(acc.dtype) >= 32,

@@ -7,6 +7,7 @@
 
 #include <fmt/format.h>
 
+#include "base/checked.h"
 #include "codegen/tile/op_info.h"
 #include "codegen/tile/verify.h"
 
@@ -31,7 +32,8 @@ inline bool is_float(DType dtype) { return is_computed(dtype) && is_floating(dty
 inline bool is_bitwise(DType dtype) { return dtype == DType::kBool || is_integer(dtype); }
 inline bool is_half(DType dtype) { return dtype == DType::kF16 || dtype == DType::kBF16; }
 
-// Checks one operation; the first broken rule ends it.
+// Checks one operation; the first broken rule ends it. Attributes come from texts and may be any
+// number: what is computed from one is computed with base/checked.h.
 class TypeChecker {
  public:
   TypeChecker(const Operation& operation, const Types& types) : op_(operation), types_(types) {}
@@ -41,6 +43,8 @@ class TypeChecker {
       check();
     } catch (const Broken& broken) {
       return Support::no(fmt::format("{}: {}", word(), broken.why));
+    } catch (const UserError& overflow) {
+      return Support::no(fmt::format("{}: {}", word(), overflow.what()));
     }
     return Support::yes();
   }

@@ -1,5 +1,7 @@
 #include "parsers.h"
 
+#include <algorithm>
+#include <cctype>
 #include <filesystem>
 #include <fstream>
 #include <iterator>
@@ -11,7 +13,9 @@
 #include "base/dtype.h"
 #include "base/error.h"
 #include "base/shape.h"
+#include "codegen/compile.h"
 #include "codegen/gpu_code_bytes.h"
+#include "codegen/interpret.h"
 #include "codegen/tile/text.h"
 #include "codegen/tile/verify.h"
 #include "distributed/rendezvous/fingerprint.h"
@@ -61,6 +65,21 @@ void take_kernel(std::string_view text) {
     (void)verify(kernel);
     return print(kernel);
   });
+}
+
+// What verifies compiles: nothing in it is looked at again before code is made of it.
+void take_compiled_kernel(std::string_view text) {
+  const codegen::Kernel kernel = codegen::parse(text);
+  if (codegen::needs_interpreter(kernel)) return;
+    // A build holds the code generator of its own processors.
+#if defined(__aarch64__)
+  constexpr const char* kTargets[] = {"aarch64-neon", "aarch64-i8mm"};
+#else
+  constexpr const char* kTargets[] = {"x86_64-avx2", "x86_64-amx"};
+#endif
+  for (const char* target : kTargets) {
+    (void)codegen::compile_to_text(kernel, codegen::host_target(target), "llvm");
+  }
 }
 
 void take_store_message(std::string_view bytes) {
@@ -209,6 +228,19 @@ std::vector<std::string> kernel_seeds(const std::string& root) {
       seeds.push_back(std::move(block));
     }
   }
+  return seeds;
+}
+
+// Those that a host compiles, of every skeleton.
+std::vector<std::string> host_kernel_seeds(const std::string& root) {
+  std::vector<std::string> seeds;
+  for (const auto& file : std::filesystem::directory_iterator(root + "/tests/golden/tiles")) {
+    if (!file.path().filename().string().starts_with("host_")) continue;
+    for (std::string& block : blocks(contents_of(file.path()), "kernel @")) {
+      seeds.push_back(std::move(block));
+    }
+  }
+  std::ranges::sort(seeds);  // folders have no order
   return seeds;
 }
 
@@ -440,9 +472,14 @@ std::vector<std::string> constant_seeds(const std::string&) {
           " bytes:256\n  %y: f32[b,64] = Add@14(%x, %w)\n  output %y\n}\n"};
 }
 
+bool belongs_to_number(char c) {
+  return std::isdigit(static_cast<unsigned char>(c)) != 0 || c == '-';
+}
+
 constexpr Parser kParsers[] = {
     {"graph_text", take_graph, graph_seeds},
     {"tile_text", take_kernel, kernel_seeds},
+    {"compiled_kernel", take_compiled_kernel, host_kernel_seeds, 5000},
     {"shape_text", take_shape, shape_seeds},
     {"dim_text", take_dim, dim_seeds},
     {"device_description", take_description, description_seeds},
@@ -464,6 +501,28 @@ constexpr Parser kParsers[] = {
 }  // namespace
 
 std::span<const Parser> parsers() { return kParsers; }
+
+std::string with_another_number(std::string text, uint64_t random) {
+  static constexpr std::string_view kNumbers[] = {"0",
+                                                  "1",
+                                                  "-1",
+                                                  "2",
+                                                  "16",
+                                                  "2147483647",
+                                                  "2147483648",
+                                                  "4294967295",
+                                                  "4611686018427387904",
+                                                  "9223372036854775807",
+                                                  "9223372036854775800",
+                                                  "-9223372036854775808"};
+  if (text.empty()) return text;
+  const size_t from = random / std::size(kNumbers) % text.size();
+  size_t begin = from;
+  while (begin < text.size() && !belongs_to_number(text[begin])) ++begin;
+  size_t end = begin;
+  while (end < text.size() && belongs_to_number(text[end])) ++end;
+  return text.replace(begin, end - begin, kNumbers[random % std::size(kNumbers)]);
+}
 
 const Parser& parser(std::string_view name) {
   for (const Parser& candidate : kParsers) {

@@ -10,8 +10,6 @@
 namespace tenon::fuzz {
 namespace {
 
-constexpr int kTexts = 15000;
-
 class Mutator {
  public:
   explicit Mutator(std::vector<std::string> seeds) : seeds_(std::move(seeds)) {}
@@ -53,7 +51,7 @@ class Mutator {
                                                    "nan"};
     const int at = below(text.size() + 1);
     const int length = below(std::min<size_t>(text.size() - at, 12) + 1);
-    switch (below(5)) {
+    switch (below(6)) {
       case 0:
         text.replace(at, length, pick(words));
         break;
@@ -65,6 +63,9 @@ class Mutator {
         break;
       case 3:
         if (!text.empty()) text[below(text.size())] = static_cast<char>(random_());
+        break;
+      case 4:
+        text = with_another_number(std::move(text), random_());
         break;
       default: {
         const std::string& other = pick(seeds_);
@@ -96,8 +97,22 @@ TEST_P(EveryParser, TakesItsOwnSeeds) {
 
 TEST_P(EveryParser, AnswersEveryTextWithAValueOrAUserError) {
   Mutator mutator(GetParam().seeds("."));
-  for (int i = 0; i < kTexts; ++i) {
+  for (int i = 0; i < GetParam().texts; ++i) {
     const std::string text = mutator.next();
+    try {
+      GetParam().take(text);
+    } catch (const UserError&) {
+    } catch (const std::exception& error) {
+      FAIL() << "text " << i << ": " << error.what() << "\n" << text;
+    }
+  }
+}
+
+TEST_P(EveryParser, AnswersEveryNumberInATextThatItTakes) {
+  const std::vector<std::string> seeds = GetParam().seeds(".");
+  std::mt19937_64 random(23);
+  for (int i = 0; i < GetParam().texts / 5; ++i) {
+    const std::string text = with_another_number(seeds[random() % seeds.size()], random());
     try {
       GetParam().take(text);
     } catch (const UserError&) {

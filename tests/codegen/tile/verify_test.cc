@@ -4,6 +4,7 @@
 
 #include "base/error.h"
 #include "codegen/tile/builder.h"
+#include "codegen/tile/text.h"
 
 namespace tenon::codegen {
 namespace {
@@ -92,6 +93,45 @@ TEST(VerifyTest, RefusesValuesOutsideTheirRegion) {
         b.unary(Fn::kNeg, inside);
       },
       "used where it is not defined");
+}
+
+// Numbers of a text that only a sum or a product beyond 64 bits would let through.
+TEST(VerifyTest, RefusesNumbersThatOverflow) {
+  const auto why_not = [](const std::string& line) -> std::string {
+    try {
+      parse(
+          "kernel @k(%y: buffer<f32>) {\n%r = ring 2 : ring<f32[4,4]>\n"
+          "%t = constant 1.0 : f32[4,4]\n%b = constant 1.0 : f32[8,4]\n%c = iota axis 0 : "
+          "f32[4]\n" +
+          line + "\n}\n");
+    } catch (const UserError& error) {
+      return error.what();
+    }
+    return "";
+  };
+  const std::string most = "9223372036854775807", least = "-9223372036854775808";
+  const std::vector<std::string> lines = {
+      "%9 = slice %t offsets(" + most + ", 0) : f32[1,4]",
+      "%9 = slice %t offsets(0, 9223372036854775805) : f32[4,3]",
+      "%9 = slice %t offsets(" + least + ", 0) : f32[1,4]",
+      "%9 = dot %t, %t, %b groups " + most + " : f32[4,4]",
+      "%9 = dot %t, %t, %b groups 4611686018427387906 : f32[4,4]",
+      "%9 = dot %t, %t, %t groups 4 blocks 1 from " + most + " zeros 0 : f32[4,4]",
+      "%9 = read %r[0, 0] strides(" + most + ", " + most + ") : f32[4,4]",
+      "%9 = read %r[0, 0] strides(6148914691236517206, 0) : f32[4,4]",
+      "%9 = iota axis 4294967296 : f32[4]",
+      "%9 = iota axis " + most + " : f32[4]"};
+  for (const std::string& line : lines) {
+    EXPECT_NE(why_not(line), "") << line;
+  }
+  std::string bits = "0, 1, 2, 3", parts = "%c";
+  for (int i = 4; i < 68; ++i) bits += ", " + std::to_string(i);
+  EXPECT_NE(why_not("%9 = permute %t bits(" + bits + ") : f32[4,4]"), "");
+  for (int i = 0; i < 10000; ++i) parts += ", %c";
+  EXPECT_NE(why_not("%9 = concat " + parts + " axis 0 : f32[4]").find("40004 elements"),
+            std::string::npos);
+  EXPECT_EQ(why_not("%9 = slice %t offsets(1, 0) : f32[3,4]"), "");
+  EXPECT_EQ(why_not("%9 = read %r[0, 0] strides(4, 1) : f32[4,4]"), "");
 }
 
 TEST(VerifyTest, RefusesYieldsOfTheWrongType) {
