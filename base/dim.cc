@@ -17,12 +17,15 @@ namespace {
 constexpr size_t kMostTerms = 64;
 // Nests of functions grow as fast; no model's size needs a text as long as this.
 constexpr size_t kMostText = size_t{1} << 16;
+// Of a min and the like, each of which is compared with each other; of a product of symbols, which
+// overflows long before.
+constexpr size_t kMostOperands = 64;
 
 [[noreturn]] void fail_too_many_steps() {
   throw UserError(
-      fmt::format("a size is computed from others in more steps than can be followed: {} and {} "
-                  "characters are the most",
-                  Nesting::limit("functions"), kMostText));
+      fmt::format("a size is computed from others in more steps than can be followed: {}, {} "
+                  "operands of one and {} characters are the most",
+                  Nesting::limit("functions"), kMostOperands, kMostText));
 }
 
 bool factors_before(const std::vector<AtomPtr>& a, const std::vector<AtomPtr>& b) {
@@ -33,6 +36,8 @@ bool factors_before(const std::vector<AtomPtr>& a, const std::vector<AtomPtr>& b
   return false;
 }
 
+bool term_before(const Term& a, const Term& b) { return factors_before(a.factors, b.factors); }
+
 bool same_factors(const std::vector<AtomPtr>& a, const std::vector<AtomPtr>& b) {
   return !factors_before(a, b) && !factors_before(b, a);
 }
@@ -41,6 +46,7 @@ bool key_before(const AtomPtr& a, const AtomPtr& b) { return a->key < b->key; }
 
 Term multiply(const Term& a, const Term& b) {
   Term product{checked_mul(a.coefficient, b.coefficient), {}};
+  if (a.factors.size() + b.factors.size() > kMostOperands) fail_too_many_steps();
   std::merge(a.factors.begin(), a.factors.end(), b.factors.begin(), b.factors.end(),
              std::back_inserter(product.factors), key_before);
   return product;
@@ -322,8 +328,11 @@ int DimAlgebra::depth(const Dim& dim) {
 }
 
 Dim DimAlgebra::from_terms(std::vector<Term> terms) {
-  std::sort(terms.begin(), terms.end(),
-            [](const Term& a, const Term& b) { return factors_before(a.factors, b.factors); });
+  std::sort(terms.begin(), terms.end(), term_before);
+  return from_sorted(std::move(terms));
+}
+
+Dim DimAlgebra::from_sorted(std::vector<Term> terms) {
   std::vector<Term> merged;
   for (Term& term : terms) {
     if (!merged.empty() && same_factors(merged.back().factors, term.factors)) {
@@ -348,6 +357,7 @@ Dim DimAlgebra::from_atom(AtomKind kind, std::vector<Dim> arguments, std::string
   if (kind == AtomKind::kSymbol) {
     atom->key = plain_or_quoted(symbol);
   } else {
+    if (arguments.size() > kMostOperands) fail_too_many_steps();
     std::string list;
     for (const Dim& argument : arguments) list += (list.empty() ? "" : ",") + argument.text();
     atom->key = fmt::format("{}({})", function_name(kind), list);
@@ -360,6 +370,7 @@ Dim DimAlgebra::from_atom(AtomKind kind, std::vector<Dim> arguments, std::string
 }
 
 Dim DimAlgebra::apply(AtomKind kind, const std::vector<Dim>& arguments) {
+  if (arguments.size() > kMostOperands) fail_too_many_steps();
   Dim result = arguments.at(0);
   if (kind == AtomKind::kUnlessOne) return stride_unless_one(result, 1);
   if (kind == AtomKind::kProduct) return multiply_all(arguments);
@@ -468,10 +479,12 @@ Dim Dim::substitute_functions(const Replacement& of_function) const {
 
 Dim operator+(const Dim& a, const Dim& b) {
   if (a.is_constant() && b.is_constant()) return checked_add(a.constant_, b.constant_);
-  std::vector<Term> terms = DimAlgebra::terms(a);
-  const std::vector<Term> more = DimAlgebra::terms(b);
-  terms.insert(terms.end(), more.begin(), more.end());
-  return DimAlgebra::from_terms(std::move(terms));
+  const std::vector<Term> left = DimAlgebra::terms(a), right = DimAlgebra::terms(b);
+  std::vector<Term> terms;
+  terms.reserve(left.size() + right.size());
+  std::merge(left.begin(), left.end(), right.begin(), right.end(), std::back_inserter(terms),
+             term_before);
+  return DimAlgebra::from_sorted(std::move(terms));
 }
 
 Dim operator-(const Dim& a, const Dim& b) { return a + Dim(-1) * b; }

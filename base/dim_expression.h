@@ -51,6 +51,7 @@ struct DimAlgebra {
   static int depth(const Dim& dim);
   // Sorts, merges and drops what cancels.
   static Dim from_terms(std::vector<Term> terms);
+  static Dim from_sorted(std::vector<Term> terms);
   static Dim from_atom(AtomKind kind, std::vector<Dim> arguments, std::string symbol = {});
   // The same function applied again, with whatever folds now folding.
   static Dim apply(AtomKind kind, const std::vector<Dim>& arguments);

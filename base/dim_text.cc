@@ -71,15 +71,21 @@ class DimParser {
     if (!accept(c)) fail(fmt::format("'{}'", c));
   }
 
+  // Added up at its end: one by one would take time by the square.
   Dim sum() {
-    Dim result = accept('-') ? negative_product() : product();
+    std::vector<Term> terms;
+    const auto add = [&](const Dim& summand) {
+      const std::vector<Term> more = DimAlgebra::terms(summand);
+      terms.insert(terms.end(), more.begin(), more.end());
+    };
+    add(accept('-') ? negative_product() : product());
     while (true) {
       if (accept('+')) {
-        result = result + product();
+        add(product());
       } else if (accept('-')) {
-        result = result + negative_product();
+        add(negative_product());
       } else {
-        return result;
+        return DimAlgebra::from_terms(std::move(terms));
       }
     }
   }

@@ -279,5 +279,30 @@ TEST(Dim, NestsAreBuiltUpToALimit) {
   }
 }
 
+// Each operand is compared with each other, each factor sorted among the others.
+TEST(Dim, OperandsAreBoundedAndSummandsAreNot) {
+  const auto joined = [](int count, const std::string& between) {
+    std::string text = "d0";
+    for (int i = 1; i < count; ++i) text += between + "d" + std::to_string(i);
+    return text;
+  };
+  EXPECT_EQ(Dim::parse("min(" + joined(30, ",") + ")").text().substr(0, 7), "min(d0,");
+  for (const std::string name : {"min", "max", "broadcast", "product", "mod"}) {
+    for (const int many : {65, 100000}) {
+      EXPECT_THROW(Dim::parse(name + "(" + joined(many, ",") + ")"), UserError) << name;
+    }
+  }
+  EXPECT_NO_THROW(Dim::parse(joined(64, "*")));
+  EXPECT_THROW(Dim::parse(joined(65, "*")), UserError);
+  EXPECT_THROW(Dim::parse(joined(100000, "*")), UserError);
+  EXPECT_THROW(Dim::parse("(" + joined(100000, "+1)*(") + ")"), UserError);
+  const Dim sum = Dim::parse(joined(5000, "+"));
+  EXPECT_EQ(sum, Dim::parse(sum.text()));
+  EXPECT_EQ(sum - sum, Dim(0));
+  EXPECT_THROW(Dim::parse(joined(100000, "+")), UserError);
+  EXPECT_EQ(Dim::parse("s-s+2-t+t*3-1"), 2 * t + 1);
+  EXPECT_THROW(Dim::parse("9223372036854775807+s+1-s"), UserError);
+}
+
 }  // namespace
 }  // namespace tenon
