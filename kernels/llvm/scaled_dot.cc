@@ -216,7 +216,7 @@ void add_exact_rows(const ir::Graph& graph, const ir::Node& node, const Settings
   // Where one row takes this kernel too, its rows must lie where they are.
   const bool may_spread = one_row_kernel || several.is(1);
   if (aliases && can_interleave(plan)) {
-    plan.interleave = plan.tile.k_step;
+    plan.interleave = plan.tile.heights.front();
     const Dim wanted = one_row_kernel ? several : Dim(1);
     rows = interleave_rows(problem, a, plan.interleave, wanted, lowered);
   } else if (aliases && may_spread) {

@@ -253,7 +253,7 @@ class OnePass {
                   {height, step});
       return b_.dot(sum, a, b_.load({right, scratch_row(at), {}, {}}, {step, lanes_}));
     };
-    const int step = tile_.k_step;
+    const int step = tile_.k_step(height);
     const ValueId even = b_.mul({b_.div(count, b_.index(step)), b_.index(step)});
     acc = b_.loop({b_.index(0), even, b_.index(step)}, {acc}, [&](ValueId at, auto carried) {
       return std::vector<ValueId>{trip(at, carried[0], step)};
@@ -401,7 +401,7 @@ MicroTile step_tile(const AttentionProblem& problem, const codegen::HostTarget& 
   while (lanes < problem.group() && lanes < tile.columns) lanes *= 2;
   if (lanes >= tile.columns) return tile;
   // Twelve accumulators in flight hide the latency of one.
-  return {lanes, {12, 4, 1}, tile.k_step};
+  return {lanes, {12, 4, 1}, lanes / host.lanes_f32(), tile.by_lane};
 }
 
 }  // namespace

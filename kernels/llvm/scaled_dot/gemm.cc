@@ -54,7 +54,7 @@ ValueId row_offset(LaunchWriter& writer, const GemmPlan& plan, ValueId row, Valu
 void emit_micro_tile(LaunchWriter& writer, const GemmPlan& plan, int height, const Block& block,
                      ValueId row) {
   Builder& b = writer.builder;
-  const int columns = plan.tile.columns, step = plan.tile.k_step;
+  const int columns = plan.tile.columns, step = plan.tile.k_step(height);
   const bool interleaved = plan.interleave > 0;
   const ValueId distance = interleaved ? b.index(plan.interleave) : writer.index(plan.row_distance);
   const ValueId a_offset = b.add(block.a_offset, row_offset(writer, plan, row, block.k));
@@ -267,8 +267,8 @@ GemmPlan plan_gemm(const ScaledDotProblem& problem, const codegen::HostTarget& h
 }
 
 bool can_interleave(const GemmPlan& plan) {
-  const int64_t step = plan.tile.k_step;
-  return plan.tile.heights.front() == step && plan.k.is_constant() && plan.k.value() % step == 0 &&
+  const int tallest = plan.tile.heights.front(), step = plan.tile.k_step(tallest);
+  return tallest == step && plan.k.is_constant() && plan.k.value() % step == 0 &&
          plan.k_block % step == 0;
 }
 
