@@ -79,4 +79,52 @@ void HostEmitter::hoist_allocs(const Region& region) {
   }
 }
 
+// What is known to run once or never needs no branches, and what never runs no code: shapes that a
+// kernel knows leave many such loops, and LLVM would take them through half of its passes.
+void HostEmitter::control_operation(const Operation& op) {
+  const auto number = [&](size_t i) {
+    return llvm::dyn_cast<llvm::ConstantInt>(single(op.operands[i]));
+  };
+  if (op.op == Op::kIf) {
+    if (const auto* condition = number(0)) return known_side(op, condition->isOne());
+  } else if (op.op == Op::kFor) {
+    const auto *lo = number(0), *hi = number(1), *step = number(2);
+    if (lo && hi) {
+      const int64_t count = hi->getSExtValue() - lo->getSExtValue();
+      if (count <= 0) return loop_at_most_once(op, /*runs=*/false);
+      if (step && step->getSExtValue() >= count) return loop_at_most_once(op, /*runs=*/true);
+    }
+  }
+  KernelEmitter::control_operation(op);
+}
+
+void HostEmitter::loop_at_most_once(const Operation& op, bool runs) {
+  const Region& inside = op.regions[0];
+  std::vector<Tile> carried_out;
+  for (size_t i = 0; i < op.results.size(); ++i) {
+    carried_out.push_back(carried(op.operands[3 + i], op.results[i]));
+  }
+  if (runs) {
+    values_[inside.arguments[0]] = {single(op.operands[0])};
+    for (size_t i = 0; i < op.results.size(); ++i) {
+      values_[inside.arguments[1 + i]] = carried_out[i];
+    }
+    region(inside);
+    const std::vector<ValueId> yields = yielded(inside);
+    for (size_t i = 0; i < op.results.size(); ++i) {
+      carried_out[i] = carried(yields[i], op.results[i]);
+    }
+  }
+  for (size_t i = 0; i < op.results.size(); ++i) values_[op.results[i]] = carried_out[i];
+}
+
+void HostEmitter::known_side(const Operation& op, bool condition) {
+  const Region& side = op.regions[condition ? 0 : 1];
+  region(side);
+  const std::vector<ValueId> yields = yielded(side);
+  for (size_t i = 0; i < op.results.size(); ++i) {
+    values_[op.results[i]] = carried(yields[i], op.results[i]);
+  }
+}
+
 }  // namespace tenon::codegen

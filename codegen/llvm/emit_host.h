@@ -50,6 +50,9 @@ class HostEmitter : private KernelEmitter {
   // emit_host.cc: the function and what is known before it is written
   void survey(const Region& region);
   void hoist_allocs(const Region& region);
+  void control_operation(const Operation& op) override;
+  void loop_at_most_once(const Operation& op, bool runs);
+  void known_side(const Operation& op, bool condition);
 
   // emit_pieces.cc: how tiles lie in LLVM values
   llvm::Type* vector_of(llvm::Type* element, int lanes) const;

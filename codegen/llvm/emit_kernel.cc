@@ -91,9 +91,9 @@ void KernelEmitter::index_operation(const Operation& op) {
       case Op::kIndexRem:
         return remainder(at(0), at(1));
       case Op::kIndexMin:
-        return ir_.CreateBinaryIntrinsic(llvm::Intrinsic::smin, at(0), at(1));
+        return extremum_of_indices(/*smallest=*/true, at(0), at(1));
       case Op::kIndexMax:
-        return ir_.CreateBinaryIntrinsic(llvm::Intrinsic::smax, at(0), at(1));
+        return extremum_of_indices(/*smallest=*/false, at(0), at(1));
       case Op::kIndexLess:
         return ir_.CreateICmpSLT(at(0), at(1));
       case Op::kIndexEqual:
@@ -105,6 +105,16 @@ void KernelEmitter::index_operation(const Operation& op) {
     }
   };
   values_[op.results[0]] = {compute()};
+}
+
+// LLVM's builder folds arithmetic of constants as it goes, but not this.
+llvm::Value* KernelEmitter::extremum_of_indices(bool smallest, Value* a, Value* b) {
+  const auto *first = llvm::dyn_cast<llvm::ConstantInt>(a),
+             *second = llvm::dyn_cast<llvm::ConstantInt>(b);
+  if (first && second) {
+    return (first->getSExtValue() < second->getSExtValue()) == smallest ? a : b;
+  }
+  return ir_.CreateBinaryIntrinsic(smallest ? llvm::Intrinsic::smin : llvm::Intrinsic::smax, a, b);
 }
 
 // Unsigned: division by a constant is cheaper.

@@ -32,10 +32,11 @@ class KernelEmitter {
   void operation(const Operation& op);
   void index_operation(const Operation& op);
   void product(const Operation& op);
-  void control_operation(const Operation& op);
+  virtual void control_operation(const Operation& op);
   void for_loop(const Operation& op);
   void if_else(const Operation& op);
   std::vector<ValueId> yielded(const Region& region) const;
+  Value* extremum_of_indices(bool smallest, Value* a, Value* b);
 
   const Type& type(ValueId id) const { return kernel_.types[id]; }
   const Tile& tile(ValueId id) const { return values_[id]; }

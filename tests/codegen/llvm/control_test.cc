@@ -116,5 +116,34 @@ TEST(ControlTest, TaskRangesAreHonoured) {
   EXPECT_EQ(out[6], -1);
 }
 
+// What shapes that are known leave: loops that run once or never, and sides that nobody takes.
+TEST(ControlTest, WhatIsKnownToRunOnceOrNeverHasNoBranches) {
+  Builder b("known");
+  ValueId y = b.buffer("y", DType::kI32);
+  const auto count = [&](int64_t lo, int64_t hi, int64_t step, ValueId from) {
+    return b.loop(b.index(lo), b.index(hi), b.index(step), {from},
+                  [&](ValueId at, std::span<const ValueId> in) -> Values {
+                    ValueId seen = b.splat(b.from_index(b.add(at, b.index(1)), DType::kI32), {4});
+                    return {b.add(in[0], seen)};
+                  })[0];
+  };
+  ValueId sum = b.integer_constant(DType::kI32, 1, {4});
+  sum = count(5, 5, 1, sum);    // never
+  sum = count(9, 5, 2, sum);    // never
+  sum = count(6, 10, 12, sum);  // once, with 6: 8
+  const ValueId chosen = b.branch(
+      b.less(b.index(1), b.min(b.index(2), b.index(7))), [&]() -> Values { return {sum}; },
+      [&]() -> Values { return {count(0, 100, 1, sum)}; })[0];
+  b.store({y, b.index(0)}, chosen);
+  const Kernel kernel = b.finish();
+  std::vector<int32_t> out(4);
+  HostKernel{kernel}({out.data()});
+  EXPECT_EQ(out, std::vector<int32_t>(4, 8));
+  const std::string text = compile_to_text(kernel, detect_host(), "llvm");
+  for (const char* block : {"\nfor", "\nend_for", "\nif", "\nend_if"}) {
+    EXPECT_EQ(text.find(block), std::string::npos) << text;
+  }
+}
+
 }  // namespace
 }  // namespace tenon::codegen
