@@ -129,6 +129,20 @@ class HostEmitter : private KernelEmitter {
   void gather(const Operation& op);
   void scatter(const Operation& op);
 
+  // emit_lanes.cc
+  bool moves_by_lane(DType dtype, bool is_masked) const;
+  Value* lane_room(llvm::Type* vector);
+  void for_lanes(Value* count, const std::function<void(Value* lane)>& body);
+  Value* lane_count(const Line& line, int lanes);
+  Value* load_lanes(const Line& line, int lanes, Value* fill);
+  void store_lanes(const Line& line, int lanes, Value* value);
+  struct LaneList;
+  LaneList list_lanes(Value* offsets, Value* mask);
+  Value* lane_pointer(const LaneList& list, DType dtype, Value* base, Value* lane,
+                      Value* otherwise);
+  Value* gather_lanes(DType dtype, Value* base, Value* offsets, Value* mask, Value* fill);
+  void scatter_lanes(DType dtype, Value* base, Value* offsets, Value* mask, Value* value);
+
   // emit_lookup.cc
   void lookup(const Operation& op) override;
   Value* lookup_piece(DType dtype, Value* table, Value* codes);
@@ -171,6 +185,7 @@ class HostEmitter : private KernelEmitter {
   // Loads that a dot reads element by element, so that they become broadcasts from memory.
   std::unordered_map<ValueId, const Operation*> folded_loads_;
   std::unordered_map<uint64_t, Value*> addend_slots_;  // by the bits that they hold
+  std::unordered_map<llvm::Type*, llvm::AllocaInst*> lane_rooms_;
 };
 
 }  // namespace tenon::codegen

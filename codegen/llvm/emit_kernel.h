@@ -10,6 +10,7 @@
 #include "codegen/tile/ir.h"
 
 namespace llvm {
+class AllocaInst;
 class Function;
 class IRBuilderBase;
 class Module;
@@ -35,8 +36,8 @@ class KernelEmitter {
   virtual void control_operation(const Operation& op);
   void for_loop(const Operation& op);
   void if_else(const Operation& op);
-  std::vector<ValueId> yielded(const Region& region) const;
   Value* extremum_of_indices(bool smallest, Value* a, Value* b);
+  std::vector<ValueId> yielded(const Region& region) const;
 
   const Type& type(ValueId id) const { return kernel_.types[id]; }
   const Tile& tile(ValueId id) const { return values_[id]; }

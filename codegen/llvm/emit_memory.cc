@@ -160,6 +160,8 @@ llvm::Value* HostEmitter::load_piece(const Line& line, int lanes, Value* fill) {
   } else if (is_constant(line.stride, 0) && !mask) {
     loaded =
         ir_.CreateVectorSplat(count, ir_.CreateAlignedLoad(element, line.base, alignment(element)));
+  } else if (lanes > 1 && moves_by_lane(line.dtype, mask != nullptr)) {
+    loaded = load_lanes(line, lanes, fill);
   } else {
     Value* pointers = pointer_vector(line.dtype, line.base, strided_offsets(line.stride, lanes));
     loaded = ir_.CreateMaskedGather(vector, pointers, alignment(element), mask,
@@ -174,7 +176,10 @@ void HostEmitter::store_piece(const Line& line, Value* value) {
       static_cast<int>(llvm::cast<llvm::FixedVectorType>(value->getType())->getNumElements());
   Value* mask = lane_mask(line.extent, lanes, line.enabled);
   value = to_memory(line.dtype, value);
-  if (!is_constant(line.stride, 1)) {
+  const bool is_strided = !is_constant(line.stride, 1);
+  if (is_strided && lanes > 1 && moves_by_lane(line.dtype, mask != nullptr)) {
+    store_lanes(line, lanes, value);
+  } else if (is_strided) {
     Value* pointers = pointer_vector(line.dtype, line.base, strided_offsets(line.stride, lanes));
     ir_.CreateMaskedScatter(value, pointers, alignment(element), mask);
   } else if (mask) {
@@ -259,6 +264,10 @@ void HostEmitter::gather(const Operation& op) {
     if (mask && scalar) mask = ir_.CreateVectorSplat(1, mask);
     auto* row = offsets->getType()->getWithNewType(element);
     unsigned lanes = llvm::cast<llvm::FixedVectorType>(row)->getNumElements();
+    if (lanes > 1 && moves_by_lane(dtype, mask != nullptr)) {
+      out.push_back(from_memory(dtype, gather_lanes(dtype, base, offsets, mask, fill)));
+      continue;
+    }
     Value* loaded =
         ir_.CreateMaskedGather(row, pointer_vector(dtype, base, offsets), alignment(element), mask,
                                ir_.CreateVectorSplat(lanes, fill));
@@ -280,6 +289,10 @@ void HostEmitter::scatter(const Operation& op) {
     Value* offsets = as_vector(cast(indices.dtype, DType::kI64, tile(op.operands[2])[p]));
     Value* mask = mask_id == kNone ? nullptr : as_vector(tile(mask_id)[p]);
     Value* value = to_memory(dtype, as_vector(tile(op.operands[3])[p]));
+    if (moves_by_lane(dtype, mask != nullptr)) {
+      scatter_lanes(dtype, base, offsets, mask, value);
+      continue;
+    }
     ir_.CreateMaskedScatter(value, pointer_vector(dtype, base, offsets), alignment(element), mask);
   }
 }

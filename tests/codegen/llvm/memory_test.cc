@@ -150,6 +150,67 @@ TEST(MemoryTest, GatherAndScatterUnderMasks) {
   }
 }
 
+// Every type: some move by instructions that gather and scatter, some one lane after the other.
+TEST(MemoryTest, StridedLinesTouchNothingPastTheirExtent) {
+  constexpr int kLanes = 21, kDistance = 3;
+  for (const HostTarget& target : runnable_targets()) {
+    for (DType dtype : kStored) {
+      Builder b("strided");
+      ValueId x = b.buffer("x", dtype), packed = b.buffer("packed", dtype);
+      ValueId y = b.buffer("y", dtype);
+      ValueId distance = b.index_parameter("distance"), extent = b.index_parameter("extent");
+      ValueId line = b.load({x, b.index(0), {distance}, {extent}}, {kLanes}, 1);
+      b.store({packed, b.index(0)}, line);
+      b.store({y, b.index(0), {distance}, {extent}}, line);
+      HostKernel kernel(b.finish(), target);
+      for (int64_t asked : {-5, 0, 1, 7, 16, 17, 20, 21, 99}) {
+        const int64_t count = std::clamp<int64_t>(asked, 0, kLanes);
+        const int64_t elements = count == 0 ? 0 : (count - 1) * kDistance + 1;
+        Guarded in(storage_bytes(dtype, elements)), out(storage_bytes(dtype, elements));
+        for (int64_t i = 0; i < elements; ++i) {
+          store_element(dtype, in.as<void>(), i, i % 2);
+          store_element(dtype, out.as<void>(), i, 1);
+        }
+        std::vector<uint64_t> filled(kLanes);
+        kernel({in.as<void>(), filled.data(), out.as<void>()}, {kDistance, asked});
+        for (int64_t i = 0; i < kLanes; ++i) {
+          const double expected = i < count ? i * kDistance % 2 : 1;
+          EXPECT_EQ(load_element(dtype, filled.data(), i), expected) << name(dtype) << asked;
+        }
+        for (int64_t i = 0; i < elements; ++i) {
+          EXPECT_EQ(load_element(dtype, out.as<void>(), i), i % kDistance == 0 ? i % 2 : 1)
+              << name(dtype) << " " << asked << " " << i;
+        }
+      }
+    }
+  }
+}
+
+TEST(MemoryTest, GatherAndScatterOfAllLanes) {
+  constexpr int kLanes = 45;
+  for (const HostTarget& target : runnable_targets()) {
+    for (DType dtype : {DType::kU8, DType::kF32, DType::kF64, DType::kBF16}) {
+      Builder b("gather");
+      ValueId x = b.buffer("x", dtype), y = b.buffer("y", dtype);
+      ValueId where = b.buffer("where", DType::kI64);
+      ValueId indices = b.load({where, b.index(0)}, {kLanes});
+      ValueId found = b.gather(x, b.index(0), indices);
+      b.scatter(y, b.index(0), indices, found);
+      HostKernel kernel(b.finish(), target);
+      std::vector<uint64_t> in(kLanes), out(kLanes);
+      std::vector<int64_t> backwards(kLanes);
+      for (int i = 0; i < kLanes; ++i) {
+        store_element(dtype, in.data(), i, i);
+        backwards[i] = kLanes - 1 - i;
+      }
+      kernel({in.data(), out.data(), backwards.data()});
+      for (int i = 0; i < kLanes; ++i) {
+        ASSERT_EQ(load_element(dtype, out.data(), i), i) << name(dtype);
+      }
+    }
+  }
+}
+
 TEST(MemoryTest, ScratchBelongsToTheTask) {
   Builder b("scratch");
   ValueId y = b.buffer("y", DType::kI32);
