@@ -8,7 +8,9 @@
 #include <memory>
 #include <mutex>
 #include <new>
+#include <span>
 #include <utility>
+#include <vector>
 
 #include "base/hash.h"
 
@@ -26,14 +28,34 @@ class ContentCache {
   // the same one wait for each other, others do not. Where making throws, the next one tries again.
   template <typename Make>
   Pointer get(const Digest& key, const Make& make) {
-    const std::shared_ptr<Entry> entry = find(key);
-    const std::lock_guard making(entry->mutex);
-    if (entry->value == nullptr) {
-      std::pair<Pointer, size_t> made = make();
-      entry->value = std::move(made.first);
-      keep(*entry, made.second);
+    return get_all({&key, 1}, [&](const std::vector<size_t>&) { return std::vector{make()}; })[0];
+  }
+
+  // The values of all keys. `make(missing)` makes those that nobody has made, in one go: `missing`
+  // has a place of each in `keys`, and as many pairs come back.
+  template <typename Make>
+  std::vector<Pointer> get_all(std::span<const Digest> keys, const Make& make) {
+    std::map<Digest, size_t> places;  // in the order of keys, so that no two wait for each other
+    for (size_t i = 0; i < keys.size(); ++i) places.try_emplace(keys[i], i);
+    std::map<Digest, std::shared_ptr<Entry>> entries;
+    std::vector<std::unique_lock<std::mutex>> making;
+    std::vector<size_t> missing;
+    for (const auto& [key, place] : places) {
+      const std::shared_ptr<Entry>& entry = entries[key] = find(key);
+      making.emplace_back(entry->mutex);
+      if (entry->value == nullptr) missing.push_back(place);
     }
-    return entry->value;
+    if (!missing.empty()) {
+      std::vector<std::pair<Pointer, size_t>> made = make(missing);
+      for (size_t i = 0; i < missing.size(); ++i) {
+        Entry& entry = *entries.at(keys[missing[i]]);
+        entry.value = std::move(made[i].first);
+        keep(entry, made[i].second);
+      }
+    }
+    std::vector<Pointer> values;
+    for (const Digest& key : keys) values.push_back(entries.at(key)->value);
+    return values;
   }
 
   void clear() {

@@ -18,14 +18,6 @@
 namespace tenon::kernels {
 namespace {
 
-size_t count_operations(const codegen::Region& region) {
-  size_t count = region.operations.size();
-  for (const codegen::Operation& operation : region.operations) {
-    for (const codegen::Region& inner : operation.regions) count += count_operations(inner);
-  }
-  return count;
-}
-
 struct UniqueKernels {
   std::vector<codegen::Kernel> kernels;
   std::vector<Digest> contents;
@@ -35,7 +27,9 @@ struct UniqueKernels {
   // The largest first, so that no core ends with one that it began last.
   std::vector<size_t> order() const {
     std::vector<size_t> weights, order(kernels.size());
-    for (const codegen::Kernel& kernel : kernels) weights.push_back(count_operations(kernel.body));
+    for (const codegen::Kernel& kernel : kernels) {
+      weights.push_back(codegen::operation_count(kernel));
+    }
     std::iota(order.begin(), order.end(), size_t{0});
     std::stable_sort(order.begin(), order.end(),
                      [&](size_t a, size_t b) { return weights[a] > weights[b]; });
@@ -134,14 +128,45 @@ std::vector<std::shared_ptr<const Code>> compile_all(const UniqueKernels& unique
   return code;
 }
 
+// For as many threads as the target has, about equally much for each: the largest kernel goes to
+// who has least so far.
+std::vector<std::vector<size_t>> deal(const UniqueKernels& unique, int threads) {
+  std::vector<std::vector<size_t>> hands(
+      std::clamp<size_t>(unique.kernels.size(), 1, static_cast<size_t>(std::max(threads, 1))));
+  std::vector<size_t> loads(hands.size());
+  for (const size_t i : unique.order()) {
+    const auto least = std::ranges::min_element(loads) - loads.begin();
+    hands[least].push_back(i);
+    loads[least] += codegen::operation_count(unique.kernels[i]);
+  }
+  return hands;
+}
+
 void compile(const UniqueKernels& unique, const codegen::HostTarget& target,
              const codegen::StageSink& sink, Program& program) {
-  const auto compiled = compile_all<HostKernel>(unique, sink, program, [&](size_t i, auto& stages) {
-    return compile_host_once(unique.kernels[i], unique.contents[i], target, stages);
+  std::mutex sink_mutex;
+  const codegen::StageSink stages = serialized(sink, sink_mutex);
+  const std::vector<std::vector<size_t>> hands = deal(unique, target.threads);
+  std::vector<HostKernel> compiled(unique.kernels.size());
+  program.kernels.resize(unique.kernels.size());
+  parallel_for_each(static_cast<int64_t>(hands.size()), [&](int64_t hand) {
+    std::vector<codegen::Kernel> kernels;
+    std::vector<Digest> contents;
+    for (const size_t i : hands[hand]) {
+      kernels.push_back(unique.kernels[i]);
+      contents.push_back(unique.contents[i]);
+    }
+    const auto made = compile_host_once(kernels, contents, target, stages);
+    for (size_t place = 0; place < made.size(); ++place) {
+      const size_t i = hands[hand][place];
+      compiled[i] = *made[place].code;
+      program.kernels[i] = {unique.kernels[i].name, made[place].milliseconds,
+                            made[place].is_shared};
+    }
   });
-  for (const auto& kernel : compiled) program.code.push_back(kernel->code);
+  for (const HostKernel& kernel : compiled) program.code.push_back(kernel.code);
   for (const auto& [launch, kernel] : unique.of_launches) {
-    program.launches[launch].function = compiled[kernel]->function;
+    program.launches[launch].function = compiled[kernel].function;
   }
 }
 

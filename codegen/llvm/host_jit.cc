@@ -9,9 +9,12 @@
 #include <unistd.h>
 
 #include <cmath>
+#include <cstdint>
 #include <cstdlib>
 #include <cstring>
+#include <iterator>
 #include <map>
+#include <set>
 
 #include "base/error.h"
 #include "codegen/llvm/emit_host.h"
@@ -68,33 +71,50 @@ std::unique_ptr<orc::LLJIT> make_linker(const HostTarget& target) {
 }
 
 // With TENON_PERF_MAP=1, perf finds kernels by name in the file that it expects of compilers like
-// this one. An object is its kernel and little more, so its size stands for the kernel's. Anybody
-// may put a file or a link of that name into /tmp: those are left alone.
-void name_for_perf(const std::string& kernel, orc::ExecutorAddr address, size_t bytes) {
-  const char* wanted = ::secure_getenv("TENON_PERF_MAP");
-  if (wanted == nullptr || *wanted == 0) return;
+// this one. A kernel reaches to the next one of its object, the last one as far as the object is
+// long. Anybody may put a file or a link of that name into /tmp: those are left alone.
+void append_for_perf(const std::string& lines) {
   constexpr int kAppend = O_WRONLY | O_APPEND | O_CREAT | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC;
   const std::string path = fmt::format("/tmp/perf-{}.map", ::getpid());
   const int map = ::open(path.c_str(), kAppend, 0644);
   if (map < 0) return;
   struct stat known {};
   if (::fstat(map, &known) == 0 && S_ISREG(known.st_mode) && known.st_uid == ::geteuid()) {
-    const std::string line = fmt::format("{:x} {:x} tenon:{}\n", address.getValue(), bytes, kernel);
-    (void)!::write(map, line.data(), line.size());  // perf does without
+    (void)!::write(map, lines.data(), lines.size());  // perf does without
   }
   ::close(map);
 }
 
+void name_for_perf(const std::map<std::string, HostFunction, std::less<>>& functions,
+                   size_t object_bytes) {
+  const char* wanted = ::secure_getenv("TENON_PERF_MAP");
+  if (wanted == nullptr || *wanted == 0) return;
+  std::map<uintptr_t, std::string_view> places;
+  for (const auto& [name, function] : functions) {
+    places[reinterpret_cast<uintptr_t>(function)] = name;
+  }
+  std::string lines;
+  for (auto place = places.begin(); place != places.end(); ++place) {
+    const auto next = std::next(place);
+    const uintptr_t bytes = next == places.end() ? object_bytes : next->first - place->first;
+    lines += fmt::format("{:x} {:x} tenon:{}\n", place->first, bytes, place->second);
+  }
+  append_for_perf(lines);
+}
+
 class LinkedCode final : public HostCode {
  public:
-  explicit LinkedCode(std::unique_ptr<orc::LLJIT> linker) : linker_(std::move(linker)) {}
-
-  void link(const std::string& kernel, std::unique_ptr<llvm::MemoryBuffer> object) {
+  LinkedCode(std::unique_ptr<orc::LLJIT> linker, std::span<const Kernel> kernels,
+             std::unique_ptr<llvm::MemoryBuffer> object)
+      : linker_(std::move(linker)) {
     const size_t bytes = object->getBufferSize();
-    check(linker_->addObjectFile(std::move(object)), "linking kernel @" + kernel);
-    orc::ExecutorAddr address = check(linker_->lookup(kernel), "linking kernel @" + kernel);
-    name_for_perf(kernel, address, bytes);
-    functions_[kernel] = address.toPtr<HostFunction>();
+    check(linker_->addObjectFile(std::move(object)), "linking host code");
+    for (const Kernel& kernel : kernels) {
+      const orc::ExecutorAddr address =
+          check(linker_->lookup(kernel.name), "linking kernel @" + kernel.name);
+      functions_[kernel.name] = address.toPtr<HostFunction>();
+    }
+    name_for_perf(functions_, bytes);
   }
 
   HostFunction function(std::string_view kernel) const override {
@@ -110,31 +130,37 @@ class LinkedCode final : public HostCode {
   std::map<std::string, HostFunction, std::less<>> functions_;
 };
 
+void require_names_of_their_own(std::span<const Kernel> kernels) {
+  std::set<std::string_view> names;
+  for (const Kernel& kernel : kernels) {
+    if (!names.insert(kernel.name).second) {
+      throw InternalError(fmt::format("two kernels are called @{}", kernel.name));
+    }
+  }
+}
+
+// Of a module for each text: optimising and generating code change what they are given.
+void show_stages(const Kernel& kernel, const HostTarget& target, const StageSink& sink) {
+  for (const char* stage : {"llvm", "llvm.optimized", "asm"}) {
+    sink(kernel.name, stage, host_text(kernel, target, stage));
+  }
+}
+
 }  // namespace
 
 std::shared_ptr<HostCode> jit_host(std::span<const Kernel> kernels, const HostTarget& target,
                                    const StageSink& sink) {
-  std::map<std::string, std::unique_ptr<llvm::MemoryBuffer>> objects;
-  for (const Kernel& kernel : kernels) {
-    KernelModule module = host_module(kernel, target, /*keep_names=*/static_cast<bool>(sink));
-    if (sink) sink(kernel.name, "llvm", module.llvm_text());
-    module.optimize();
-    if (sink) {
-      sink(kernel.name, "llvm.optimized", module.llvm_text());
-      // Generating code changes the module, so the listing is made from a module of its own.
-      sink(kernel.name, "asm", host_text(kernel, target, "asm"));
-    }
-    if (!objects.emplace(kernel.name, module.object()).second) {
-      throw InternalError(fmt::format("two kernels are called @{}", kernel.name));
-    }
+  require_names_of_their_own(kernels);
+  if (sink) {
+    for (const Kernel& kernel : kernels) show_stages(kernel, target, sink);
   }
-  auto code = std::make_shared<LinkedCode>(make_linker(target));
-  for (auto& [name, object] : objects) code->link(name, std::move(object));
-  return code;
+  KernelModule module = host_module(kernels, target, /*keep_names=*/false);
+  module.optimize();
+  return std::make_shared<LinkedCode>(make_linker(target), kernels, module.object());
 }
 
 std::string host_text(const Kernel& kernel, const HostTarget& target, std::string_view stage) {
-  KernelModule module = host_module(kernel, target, /*keep_names=*/true);
+  KernelModule module = host_module({&kernel, 1}, target, /*keep_names=*/true);
   if (stage == "llvm") return module.llvm_text();
   module.optimize();
   if (stage == "llvm.optimized") return module.llvm_text();

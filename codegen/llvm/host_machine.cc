@@ -1,6 +1,7 @@
 #include "codegen/llvm/host_machine.h"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 #include <llvm/IR/IRBuilder.h>
 #include <llvm/IR/Module.h>
 #include <llvm/MC/TargetRegistry.h>
@@ -8,6 +9,8 @@
 #include <llvm/Target/TargetMachine.h>
 
 #include <mutex>
+#include <string_view>
+#include <vector>
 
 #include "base/error.h"
 #include "codegen/llvm/emit_host.h"
@@ -101,11 +104,17 @@ std::string triple_of(const HostTarget& target) {
                                           : "aarch64-unknown-linux-gnu";
 }
 
-KernelModule host_module(const Kernel& kernel, const HostTarget& target, bool keep_names) {
-  return {kernel.name, triple_of(target), make_machine(target), keep_names,
+KernelModule host_module(std::span<const Kernel> kernels, const HostTarget& target,
+                         bool keep_names) {
+  std::vector<std::string_view> names;
+  for (const Kernel& kernel : kernels) names.push_back(kernel.name);
+  return {fmt::format("{}", fmt::join(names, ", @")), triple_of(target), make_machine(target),
+          keep_names,
           [&](llvm::Module& module, llvm::IRBuilderBase& ir, const llvm::TargetMachine& machine) {
-            llvm::Function* function = HostEmitter(kernel, target, module, ir).run();
-            set_attributes(*function, target, machine);
+            for (const Kernel& kernel : kernels) {
+              llvm::Function* function = HostEmitter(kernel, target, module, ir).run();
+              set_attributes(*function, target, machine);
+            }
           }};
 }
 

@@ -186,4 +186,18 @@ class ContentWriter {
 
 Digest content_of(const Kernel& kernel) { return sha256(ContentWriter(kernel).run()); }
 
+namespace {
+
+size_t operation_count(const Region& region) {
+  size_t count = region.operations.size();
+  for (const Operation& operation : region.operations) {
+    for (const Region& inner : operation.regions) count += operation_count(inner);
+  }
+  return count;
+}
+
+}  // namespace
+
+size_t operation_count(const Kernel& kernel) { return operation_count(kernel.body); }
+
 }  // namespace tenon::codegen

@@ -1,5 +1,6 @@
 #include "kernels/running/compiled_kernels.h"
 
+#include <numeric>
 #include <utility>
 
 #include <fmt/format.h>
@@ -9,6 +10,7 @@
 #include "base/stopwatch.h"
 #include "codegen/estimate.h"
 #include "codegen/gpu_code_bytes.h"
+#include "codegen/tile/content.h"
 #include "kernels/device/assembler.h"
 #include "kernels/device/kernel_cache.h"
 
@@ -46,6 +48,30 @@ GpuCode read_or_compile(const codegen::Kernel& kernel, int threads,
                               [&] { return codegen::compile_gpu(kernel, threads, target); });
 }
 
+using MadeHostKernel = std::pair<std::shared_ptr<const HostKernel>, size_t>;
+
+// Those of `kernels` whose places `wanted` has.
+std::vector<MadeHostKernel> compile_together(std::span<const codegen::Kernel> kernels,
+                                             const std::vector<size_t>& wanted,
+                                             const codegen::HostTarget& target,
+                                             const codegen::StageSink& sink) {
+  constexpr size_t kLinkedBytes = 128 << 10;  // about: code, and what the assembler keeps with it
+  std::vector<codegen::Kernel> together;
+  for (const size_t i : wanted) together.push_back(kernels[i]);
+  const auto code = codegen::compile_host(together, target, sink);
+  std::vector<MadeHostKernel> made;
+  for (const codegen::Kernel& kernel : together) {
+    made.emplace_back(
+        std::make_shared<const HostKernel>(HostKernel{code, code->function(kernel.name)}),
+        kLinkedBytes);
+  }
+  return made;
+}
+
+double weight_of(const codegen::Kernel& kernel) {
+  return static_cast<double>(codegen::operation_count(kernel)) + 1;
+}
+
 }  // namespace
 
 Compiled<GpuCode> compile_gpu_once(const codegen::Kernel& kernel, const Digest& content,
@@ -63,17 +89,39 @@ Compiled<GpuCode> compile_gpu_once(const codegen::Kernel& kernel, const Digest& 
   });
 }
 
-Compiled<HostKernel> compile_host_once(const codegen::Kernel& kernel, const Digest& content,
-                                       const codegen::HostTarget& target,
-                                       const codegen::StageSink& sink) {
-  constexpr size_t kLinkedBytes = 128 << 10;  // about: code, and what the assembler keeps with it
-  const std::string key = fmt::format("{} {}", hex(content), target.text());
-  return compile_once<HostKernel>(key, static_cast<bool>(sink), [&] {
-    auto code = codegen::compile_host({&kernel, 1}, target, sink);
-    const codegen::HostFunction function = code->function(kernel.name);
-    return std::pair{std::make_shared<const HostKernel>(HostKernel{std::move(code), function}),
-                     kLinkedBytes};
-  });
+std::vector<Compiled<HostKernel>> compile_host_once(std::span<const codegen::Kernel> kernels,
+                                                    std::span<const Digest> contents,
+                                                    const codegen::HostTarget& target,
+                                                    const codegen::StageSink& sink) {
+  std::vector<Digest> keys;
+  for (const Digest& content : contents) {
+    keys.push_back(sha256(fmt::format("{} {}", hex(content), target.text())));
+  }
+  std::vector<size_t> made_here;
+  const auto make = [&](const std::vector<size_t>& missing) {
+    made_here = missing;
+    return compile_together(kernels, missing, target, sink);
+  };
+  const Stopwatch watch;
+  std::vector<std::shared_ptr<const HostKernel>> codes;
+  if (sink) {
+    std::vector<size_t> all(kernels.size());
+    std::iota(all.begin(), all.end(), size_t{0});
+    for (MadeHostKernel& made : make(all)) codes.push_back(std::move(made.first));
+  } else {
+    codes = process_cache<HostKernel>().get_all(keys, make);
+  }
+  const double milliseconds = watch.milliseconds();
+
+  std::vector<Compiled<HostKernel>> compiled(kernels.size());
+  for (size_t i = 0; i < kernels.size(); ++i) compiled[i] = {std::move(codes[i]), 0, true};
+  double operations = 0;
+  for (const size_t i : made_here) operations += weight_of(kernels[i]);
+  for (const size_t i : made_here) {
+    compiled[i].milliseconds = milliseconds * weight_of(kernels[i]) / operations;
+    compiled[i].is_shared = false;
+  }
+  return compiled;
 }
 
 void forget_compiled_kernels() {

@@ -3,6 +3,8 @@
 #pragma once
 
 #include <memory>
+#include <span>
+#include <vector>
 
 #include "base/disk_cache.h"
 #include "base/hash.h"
@@ -28,10 +30,12 @@ struct HostKernel {
   std::shared_ptr<codegen::HostCode> code;
   codegen::HostFunction function = nullptr;
 };
-// The same for the host.
-Compiled<HostKernel> compile_host_once(const codegen::Kernel& kernel, const Digest& content,
-                                       const codegen::HostTarget& target,
-                                       const codegen::StageSink& sink = {});
+// The same for the host, in one go: what LLVM sets up is set up once for all of them. They have
+// names of their own. Each one's milliseconds are its share, by the operations that it has.
+std::vector<Compiled<HostKernel>> compile_host_once(std::span<const codegen::Kernel> kernels,
+                                                    std::span<const Digest> contents,
+                                                    const codegen::HostTarget& target,
+                                                    const codegen::StageSink& sink = {});
 
 // Before the library goes. What sessions still hold stays theirs.
 void forget_compiled_kernels();

@@ -1,10 +1,13 @@
 #include "base/content_cache.h"
 
+#include <algorithm>
 #include <atomic>
 #include <chrono>
 #include <stdexcept>
 #include <string>
 #include <thread>
+#include <utility>
+#include <vector>
 
 #include <gtest/gtest.h>
 
@@ -66,6 +69,52 @@ TEST(ContentCacheConcurrent, ManyThreadsMakeAValueOnce) {
       },
       8);
   EXPECT_EQ(made, 2);
+}
+
+TEST(ContentCache, SeveralAreMadeInOneGoUnlessTheyAreThere) {
+  Cache cache(10, 100);
+  std::atomic<int> made = 0;
+  cache.get(sha256("b"), maker("b", made));
+  const std::vector<Digest> keys{sha256("a"), sha256("b"), sha256("c"), sha256("a")};
+  std::vector<std::vector<size_t>> asked;
+  const auto make = [&](const std::vector<size_t>& missing) {
+    std::ranges::sort(asked.emplace_back(missing));
+    std::vector<std::pair<Cache::Pointer, size_t>> values;
+    for (const size_t i : missing) values.push_back(maker(i == 2 ? "c" : "a", made)());
+    return values;
+  };
+  for (int times = 0; times < 2; ++times) {
+    const std::vector<Cache::Pointer> values = cache.get_all(keys, make);
+    ASSERT_EQ(values.size(), 4u);
+    EXPECT_EQ(*values[0] + *values[1] + *values[2] + *values[3], "abca");
+  }
+  EXPECT_EQ(asked, (std::vector<std::vector<size_t>>{{0, 2}}));
+  EXPECT_EQ(made, 3);
+}
+
+// Sets that overlap, in other orders: who wants several holds some while it waits for others.
+TEST(ContentCacheConcurrent, OverlappingSetsAreMadeOnce) {
+  Cache cache(100, 100);
+  std::atomic<int> made = 0;
+  parallel_for_each(
+      64,
+      [&](int64_t i) {
+        std::vector<std::string> texts{"a", "b", "c", "d", "e"};
+        std::ranges::rotate(texts, texts.begin() + i % 5);
+        std::vector<Digest> keys;
+        for (const std::string& text : texts) keys.push_back(sha256(text));
+        const auto values = cache.get_all(keys, [&](const std::vector<size_t>& missing) {
+          std::this_thread::sleep_for(std::chrono::milliseconds(2));
+          std::vector<std::pair<Cache::Pointer, size_t>> out;
+          for (const size_t place : missing) out.push_back(maker(texts[place], made)());
+          return out;
+        });
+        for (size_t place = 0; place < texts.size(); ++place) {
+          EXPECT_EQ(*values[place], texts[place]);
+        }
+      },
+      8);
+  EXPECT_EQ(made, 5);
 }
 
 TEST(ContentCache, AFailureIsNotKept) {
