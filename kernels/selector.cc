@@ -47,10 +47,11 @@ std::array<Table, 2> host_tables() {
   }};
 }
 
-std::array<Table, 8> gpu_tables() {
+std::array<Table, 9> gpu_tables() {
   return {{
       {"AveragePool", cudnn_pooling_candidates()},
       {"Conv", cudnn_convolution_candidates()},
+      {"ConvTranspose", cudnn_convolution_candidates()},
       {"MaxPool", cudnn_pooling_candidates()},
       {"com.microsoft::FusedConv", cudnn_convolution_candidates()},
       {ir::kChannelsLastConv, cudnn_convolution_candidates()},
@@ -182,8 +183,8 @@ constexpr auto kSizesOnly = std::to_array<std::string_view>({
 });
 
 // Ops that only a library runs, which has no kernels for the host.
-constexpr auto kOnGpuOnly =
-    std::to_array<std::string_view>({"AveragePool", "Conv", "MaxPool", "com.microsoft::FusedConv"});
+constexpr auto kOnGpuOnly = std::to_array<std::string_view>(
+    {"AveragePool", "Conv", "ConvTranspose", "MaxPool", "com.microsoft::FusedConv"});
 
 // Kernels take what passes make of an op. Why this one still has its own name, and no table.
 Support why_under_its_own_name(const ir::Graph& graph, const ir::Node& node) {

@@ -36,13 +36,30 @@ Support takes_filter(const ir::Graph& graph, const ir::Node& node) {
   }
   const std::vector<int64_t> filter = static_dims(w);
   const int64_t groups = node.integer("group", 1);
-  if (groups < 1 || filter[0] % groups != 0 || x[1].value() != filter[1] * groups) {
+  const int64_t read = node.is("ConvTranspose") ? filter[0] : filter[1] * groups;
+  if (groups < 1 || filter[0] % groups != 0 || x[1].value() != read) {
     return Support::no(
         fmt::format("{} groups do not fit {} and {} channels", groups, x[1].value(), filter[0]));
   }
   const std::vector<int64_t> named = node.integers("kernel_shape");
   if (!named.empty() && !std::equal(named.begin(), named.end(), filter.begin() + 2, filter.end())) {
     return Support::no("kernel_shape contradicts the filter");
+  }
+  return Support::yes();
+}
+
+// What cuDNN has no name for: normalize() makes other nodes of it.
+Support is_plain_transposed(const ir::Node& node, const WindowForm& window) {
+  const std::vector<int64_t> added = node.integers("output_padding");
+  if (has_input(node, 2) || node.has("output_shape") || window.auto_pad != "NOTSET" ||
+      window.pads_before != window.pads_after || added.size() > window.strides.size()) {
+    return Support::no("a transposed convolution is not in its plain form");
+  }
+  for (size_t i = 0; i < added.size(); ++i) {
+    const size_t from_last = added.size() - i;
+    if (added[i] < 0 || added[i] >= window.strides[window.strides.size() - from_last]) {
+      return Support::no("output_padding is no less than a stride");
+    }
   }
   return Support::yes();
 }
@@ -56,6 +73,7 @@ ConvolutionAnswer convolution_of(const ir::Graph& graph, const ir::Node& node) {
   made.dtype = graph.value(node.input(0)).dtype;
   made.filter = static_dims(*graph.value(node.input(1)).shape);
   made.channels_last = node.is(ir::kChannelsLastConv);
+  made.transposed = node.is("ConvTranspose");
   made.has_bias = has_input(node, 2);
   made.has_summand = has_input(node, 3);
   const std::string activation = node.text("activation", "");
@@ -67,6 +85,7 @@ ConvolutionAnswer convolution_of(const ir::Graph& graph, const ir::Node& node) {
     return {Support::no("what is added has another shape than the result"), {}};
   }
   WindowAnswer window = window_of(node, {made.filter.begin() + 2, made.filter.end()});
+  if (window.support && made.transposed) window.support = is_plain_transposed(node, window.form);
   made.rank = made.filter.size();
   made.filter = with_two_spatial(made.filter);
   made.window = std::move(window.form);
@@ -95,8 +114,9 @@ Graph Convolution::graph(std::span<const int64_t> x_dims, std::span<const int64_
                                           : made.add({DType::kF32, y_sizes, true, channels_last});
   };
   size_t last = result();
-  made.steps.emplace_back(
-      ConvolutionStep{x, w, last, resolve(window, x_sizes, y_sizes), window.dilations});
+  const Window resolved =
+      transposed ? resolve(window, y_sizes, x_sizes) : resolve(window, x_sizes, y_sizes);
+  made.steps.emplace_back(ConvolutionStep{x, w, last, resolved, window.dilations, transposed});
   for (const std::optional<size_t>& added : {summand, bias}) {
     if (!added) continue;
     const size_t sum = result();

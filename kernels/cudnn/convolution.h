@@ -1,5 +1,5 @@
-// Conv, com.microsoft::FusedConv (a bias, something added, a Relu) and tenon::ChannelsLastConv as
-// one cuDNN graph.
+// Conv, com.microsoft::FusedConv (a bias, something added, a Relu), tenon::ChannelsLastConv and
+// ConvTranspose as normalize() leaves it, as one cuDNN graph.
 #pragma once
 
 #include <cstdint>
@@ -20,6 +20,7 @@ struct Convolution {
   bool channels_last = false;  // all but the bias
   size_t rank = 4;             // of x and y as they are stored
   bool has_bias = false, has_summand = false, has_relu = false;
+  bool transposed = false;  // alone: nothing is added to it
 
   bool is_fused() const { return has_summand || has_relu; }
   // x, w, what is added, the bias, y: those that there are. From sizes as they are stored.

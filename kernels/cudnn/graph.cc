@@ -61,8 +61,9 @@ std::string text(const Window& window) {
 
 struct StepText {
   std::string operator()(const ConvolutionStep& step) const {
-    return fmt::format("t{} = convolution(t{}, t{}) {} dilations {}", step.y, step.x, step.w,
-                       text(step.window), step.dilations);
+    return fmt::format("t{} = {}convolution(t{}, t{}) {} dilations {}", step.y,
+                       step.transposed ? "transposed_" : "", step.x, step.w, text(step.window),
+                       step.dilations);
   }
   std::string operator()(const PointwiseStep& step) const {
     return fmt::format("t{} = {}(t{}{}{}){}", step.y, name(step.mode), step.x, operand(step.b),

@@ -33,10 +33,12 @@ struct Window {
   std::vector<int64_t> pads_before, pads_after, strides;
 };
 
+// Transposed: the convolution that makes x of y, by its gradient; the window is that one's.
 struct ConvolutionStep {
   size_t x = 0, w = 0, y = 0;
   Window window;
   std::vector<int64_t> dilations;
+  bool transposed = false;
 };
 
 struct PointwiseStep {

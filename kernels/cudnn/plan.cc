@@ -116,6 +116,10 @@ class GraphDescriptors {
     convolution.set(kConvolutionStrides, step.window.strides);
     convolution.set(kConvolutionDilations, step.dilations);
     convolution.finalize();
+    return step.transposed ? add_gradient(step, convolution) : add_forward(step, convolution);
+  }
+
+  RawDescriptor add_forward(const ConvolutionStep& step, const Descriptor& convolution) {
     Descriptor& made = make(kConvolutionForward);
     made.set(kConvolutionDescriptor, convolution);
     set_tensor(made, kConvolutionX, step.x);
@@ -123,6 +127,18 @@ class GraphDescriptors {
     set_tensor(made, kConvolutionY, step.y);
     set_number(made, kConvolutionAlpha, 1);
     set_number(made, kConvolutionBeta, 0);
+    made.finalize();
+    return made.raw();
+  }
+
+  RawDescriptor add_gradient(const ConvolutionStep& step, const Descriptor& convolution) {
+    Descriptor& made = make(kConvolutionBackwardData);
+    made.set(kBackwardDataDescriptor, convolution);
+    set_tensor(made, kBackwardDataDy, step.x);
+    set_tensor(made, kBackwardDataW, step.w);
+    set_tensor(made, kBackwardDataDx, step.y);
+    set_number(made, kBackwardDataAlpha, 1);
+    set_number(made, kBackwardDataBeta, 0);
     made.finalize();
     return made.raw();
   }

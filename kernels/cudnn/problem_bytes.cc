@@ -81,8 +81,8 @@ void write_body(const Convolution& problem, SavedWriter& to) {
   to.kind(problem.dtype);
   to.numbers(problem.filter);
   write_window(problem.window, to);
-  for (const bool flag :
-       {problem.channels_last, problem.has_bias, problem.has_summand, problem.has_relu}) {
+  for (const bool flag : {problem.channels_last, problem.has_bias, problem.has_summand,
+                          problem.has_relu, problem.transposed}) {
     to.flag(flag);
   }
   to.number(problem.rank);
@@ -93,14 +93,16 @@ Convolution read_convolution(SavedReader& from) {
   problem.dtype = read_one_of(from, kRealTypes);
   problem.filter = read_list(from, 1);
   problem.window = read_window(from);
-  for (bool* flag :
-       {&problem.channels_last, &problem.has_bias, &problem.has_summand, &problem.has_relu}) {
+  for (bool* flag : {&problem.channels_last, &problem.has_bias, &problem.has_summand,
+                     &problem.has_relu, &problem.transposed}) {
     *flag = from.flag();
   }
   problem.rank = read_rank(from, problem.window, problem.channels_last);
   require(problem.filter.size() == problem.window.kernel.size() + 2 &&
               std::ranges::equal(std::span(problem.filter).subspan(2), problem.window.kernel),
           "a filter has another window than its convolution");
+  const bool is_alone = !problem.has_bias && !problem.is_fused() && !problem.channels_last;
+  require(is_alone || !problem.transposed, "something is added to a transposed convolution");
   return problem;
 }
 

@@ -125,6 +125,70 @@ Outputs convolution(const Call& call) {
   return {std::move(y)};
 }
 
+// What the attributes of a ConvTranspose come to: elements that are cut off in front, and dims.
+struct Transposed {
+  Dims strides, dilations, pads, dims;
+};
+
+Transposed transposed_of(const Call& call, const Dims& kernel, int64_t channels) {
+  const Dims &x = call.input(0).dims, wanted = call.node.integers("output_shape");
+  const size_t rank = kernel.size();
+  Transposed made{call.node.integers("strides"),
+                  call.node.integers("dilations"),
+                  call.node.integers("pads"),
+                  {x[0], channels}};
+  Dims added = call.node.integers("output_padding");
+  const std::string auto_pad = call.node.text("auto_pad", "NOTSET");
+  made.strides.resize(rank, 1);
+  made.dilations.resize(rank, 1);
+  added.resize(rank, 0);
+  if (auto_pad == "VALID") made.pads.clear();
+  made.pads.resize(2 * rank, 0);
+  for (size_t i = 0; i < rank; ++i) {
+    const int64_t stride = made.strides[i], reach = made.dilations[i] * (kernel[i] - 1) + 1;
+    const int64_t all = (x[2 + i] - 1) * stride + reach + added[i];
+    if (!wanted.empty() || auto_pad.starts_with("SAME")) {
+      const int64_t goal = wanted.empty() ? x[2 + i] * stride : wanted[i];
+      const int64_t total = std::max<int64_t>(all - goal, 0);
+      made.pads[i] = auto_pad == "SAME_UPPER" ? total / 2 : total - total / 2;
+      made.pads[rank + i] = total - made.pads[i];
+    }
+    const int64_t left = all - made.pads[i] - made.pads[rank + i];
+    made.dims.push_back(wanted.empty() ? left : wanted[i]);
+  }
+  return made;
+}
+
+// Inputs x, w [C, M/group, k…], bias: each element of x adds a window to the result.
+Outputs transposed_convolution(const Call& call) {
+  const ReferenceTensor &x = call.input(0), &w = call.input(1);
+  const Dims kernel(w.dims.begin() + 2, w.dims.end());
+  const int64_t groups = call.node.integer("group", 1), made = w.dims[1];
+  const Transposed form = transposed_of(call, kernel, made * groups);
+  ReferenceTensor y = ReferenceTensor::zeros(call.output_type(), form.dims);
+  for_each_index(y.dims, [&](const Index& out, int64_t flat) {
+    if (call.has(2)) y.set(flat, call.input(2).number(out[1]));
+  });
+  Dims taps = kernel;
+  taps.insert(taps.begin(), made);
+  for_each_index(x.dims, [&](const Index& from, int64_t flat) {
+    for_each_index(taps, [&](const Index& tap, int64_t) {
+      Index to = {from[0], from[1] / (x.dims[1] / groups) * made + tap[0]};
+      bool inside = true;
+      for (size_t i = 0; i < kernel.size(); ++i) {
+        to.push_back(from[2 + i] * form.strides[i] + tap[1 + i] * form.dilations[i] - form.pads[i]);
+        inside = inside && to.back() >= 0 && to.back() < y.dims[2 + i];
+      }
+      if (!inside) return;
+      const int64_t at = flat_index(y.dims, to);
+      const double weight =
+          w.number(flat_index(w.dims, joined(from[1], tap[0], {tap.begin() + 1, tap.end()})));
+      y.set(at, y.number(at) + x.number(flat) * weight);
+    });
+  });
+  return {std::move(y)};
+}
+
 // Where a maximum stands in the whole of x; storage_order 1: the first spatial dim innermost.
 int64_t index_of(const Call& call, Index place) {
   Dims dims = call.input(0).dims;
@@ -205,6 +269,7 @@ Outputs channels_last_convolution(const Call& call) {
 constexpr auto kOps = std::to_array<OpEntry>({
     {"AveragePool", average_pool},
     {"Conv", convolution},
+    {"ConvTranspose", transposed_convolution},
     {"GlobalAveragePool", global_average_pool},
     {"MaxPool", max_pool},
     {"com.microsoft::FusedConv", convolution},

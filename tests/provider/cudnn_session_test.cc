@@ -79,6 +79,63 @@ std::string direction() {
   return model(graph.output("y", kFloat, {"batch", 8, 1, 1}));
 }
 
+struct Form {
+  std::vector<int64_t> filter;  // [8, M / group, k…]
+  NodeDetails details;
+  int64_t rank = 4;
+};
+
+std::vector<Form> transposed_forms() {
+  using Ints = std::vector<int64_t>;
+  return {
+      {{8, 5, 4, 4}, {{{"strides", Ints{2, 2}}, {"pads", Ints{1, 1, 1, 1}}}}},
+      {{8, 3, 3, 3}, {{{"strides", Ints{2, 2}}, {"pads", Ints{0, 1, 1, 0}}}}},
+      {{8, 3, 3, 3}, {{{"strides", Ints{2, 2}}, {"pads", Ints{0, 0, 2, 3}}}}},
+      {{8, 2, 3, 2}, {{{"strides", Ints{2, 3}}, {"group", 4}, {"output_padding", Ints{1, 2}}}}},
+      {{8, 1, 3, 3}, {{{"strides", Ints{1, 2}}, {"group", 8}, {"dilations", Ints{2, 3}}}}},
+      {{8, 3, 3, 5}, {{{"strides", Ints{2, 2}}, {"auto_pad", "SAME_UPPER"}}}},
+      {{8, 3, 4, 2}, {{{"strides", Ints{3, 1}}, {"auto_pad", "SAME_LOWER"}}}},
+      {{8, 3, 1, 2}, {{{"strides", Ints{3, 4}}, {"auto_pad", "SAME_UPPER"}}}},
+      {{8, 3, 3, 3}, {{{"strides", Ints{2, 2}}, {"auto_pad", "VALID"}}}},
+      {{8, 3, 3, 3}, {{{"strides", Ints{2, 2}}, {"output_shape", Ints{14, 10}}}}},
+      {{8, 3, 3, 3},
+       {{{"strides", Ints{2, 2}}, {"output_shape", Ints{10, 12}}, {"auto_pad", "SAME_UPPER"}}}},
+      {{8, 3, 2, 2}, {{{"strides", Ints{2, 2}}}}},
+      {{8, 3, 5}, {{{"strides", Ints{3}}, {"pads", Ints{1, 2}}, {"output_padding", Ints{2}}}}, 3},
+      {{8, 3, 2, 3, 3}, {{{"strides", Ints{1, 2, 2}}, {"pads", Ints{0, 1, 1, 0, 0, 1}}}}, 5},
+  };
+}
+
+// Each form on its own output; the images of 6 x 6 seen as [8, 36] and [8, 3, 2, 6] as well.
+std::string upsampler() {
+  Graph graph;
+  graph.input("x", kFloat, {"batch", 3, 12, 12}).constant("w", random_floats({8, 3, 3, 3}, 1));
+  NodeDetails halved = padded(1);
+  halved.attributes.emplace_back("strides", std::vector<int64_t>{2, 2});
+  graph.node("Conv", {"x", "w"}, {"c4"}, halved);
+  graph.constant("line", int64s({3}, {0, 8, 36})).constant("box", int64s({5}, {0, 8, 3, 2, 6}));
+  graph.node("Reshape", {"c4", "line"}, {"c3"}).node("Reshape", {"c4", "box"}, {"c5"});
+  unsigned seed = 1;
+  for (const Form& form : transposed_forms()) {
+    const std::string number = std::to_string(seed++);
+    int64_t groups = 1;
+    for (const auto& [name, value] : form.details.attributes) {
+      if (name == "group") groups = std::get<int64_t>(value);
+    }
+    graph.constant("w" + number, random_floats(form.filter, seed));
+    graph.constant("b" + number, random_floats({form.filter[1] * groups}, seed + 50));
+    graph.node("ConvTranspose", {"c" + std::to_string(form.rank), "w" + number, "b" + number},
+               {"t" + number}, form.details);
+    graph.node("HardSwish", {"t" + number}, {"y" + number});
+    std::vector<Dim> dims;
+    for (int64_t i = 0; i < form.rank; ++i) {
+      dims.emplace_back(("d" + number + std::to_string(i)).c_str());
+    }
+    graph.output("y" + number, kFloat, dims);
+  }
+  return model(graph);
+}
+
 // The next call of it, once.
 void fail(const char* function) {
   void* library = dlopen(TENON_STUB_CUDNN, RTLD_NOW | RTLD_LOCAL);
@@ -99,7 +156,14 @@ class Cudnn : public ::testing::Test {
   static void expect_like_the_cpu(const Session& gpu, const Session& cpu, int64_t batch,
                                   int64_t height = 12, int64_t width = 12) {
     const Tensor x = random_floats({batch, 3, height, width}, static_cast<unsigned>(batch));
-    const Tensor actual = gpu.run({{"x", x}}).at(0), expected = cpu.run({{"x", x}}).at(0);
+    const std::vector<Tensor> actual = gpu.run({{"x", x}}), expected = cpu.run({{"x", x}});
+    ASSERT_EQ(actual.size(), expected.size());
+    for (size_t i = 0; i < actual.size(); ++i) {
+      SCOPED_TRACE("output " + std::to_string(i));
+      expect_near(actual[i], expected[i]);
+    }
+  }
+  static void expect_near(const Tensor& actual, const Tensor& expected) {
     ASSERT_EQ(actual.dims, expected.dims);
     for (size_t i = 0; i < static_cast<size_t>(actual.elements()); ++i) {
       ASSERT_NEAR(actual.at(i), expected.at(i), 1e-4 * (1 + std::abs(expected.at(i)))) << i;
@@ -129,6 +193,13 @@ TEST_F(Cudnn, ADetectorIsOnePartition) {
     const Session cpu(detector(), {{"exclude_ops", "Conv,Resize,ConvTranspose"}});
     for (const int64_t batch : {1, 3}) expect_like_the_cpu(gpu, cpu, batch);
   }
+}
+
+TEST_F(Cudnn, TransposedConvolutionsOfEveryFormAreOnePartition) {
+  const Session gpu(upsampler(), {}, kOnGpu);
+  EXPECT_EQ(gpu.partitions().size(), 1U);
+  const Session cpu(upsampler(), {{"exclude_ops", "Conv,ConvTranspose,HardSwish"}});
+  for (const int64_t batch : {1, 2}) expect_like_the_cpu(gpu, cpu, batch);
 }
 
 TEST_F(Cudnn, TheSmallestImagesRun) {
@@ -216,7 +287,7 @@ INSTANTIATE_TEST_SUITE_P(Forms, CudnnContext, ::testing::Bool(),
                          [](const auto& info) { return info.param ? "Weightless" : "Whole"; });
 
 TEST_P(CudnnContext, GivesTheSameBits) {
-  for (const std::string& of : {network(), detector()}) {
+  for (const std::string& of : {network(), detector(), upsampler()}) {
     const Session written(of, {}, settings(true));
     EXPECT_EQ(written.partitions().size(), 1U);
     const Session opened = open();

@@ -1,6 +1,7 @@
 // Sliding windows (convolution, pooling) and recurrent layers.
 #include <string>
 
+#include "graph_partitioner/ir/transposed_window.h"
 #include "graph_partitioner/passes/shape_rules/rule.h"
 
 namespace tenon {
@@ -113,22 +114,14 @@ void qlinear_conv(NodeFacts& facts) { convolution(facts, 3); }
 void conv_transpose(NodeFacts& facts) {
   const Shape* input = facts.shape(0);
   const Shape* weight = facts.shape(1);
-  if (!input || !weight || input->size() < 3 || weight->size() != input->size()) return;
-  const ir::Node& node = facts.node();
-  if (node.has("output_shape") || node.text("auto_pad", "NOTSET") != "NOTSET") return;
-  const auto kernel = kernel_dims(facts, *weight);
-  if (!kernel || kernel->size() != input->size() - 2) return;
-  const auto window = window_of(node, *kernel);
+  if (!input || !weight) return;
+  auto window = ir::transposed_window(facts.node(), *input, *weight);
   if (!window) return;
-  std::vector<int64_t> extra = node.integers("output_padding");
-  if (extra.empty()) extra.assign(kernel->size(), 0);
-  if (extra.size() != kernel->size()) return;
   facts.require_equal((*input)[1], (*weight)[0]);
-  Shape result{(*input)[0], (*weight)[1] * node.integer("group", 1)};
-  for (size_t i = 0; i < kernel->size(); ++i) {
-    const int64_t reach = window->dilations[i] * ((*kernel)[i] - 1) + 1;
-    const int64_t padding = window->pads_begin[i] + window->pads_end[i];
-    result.push_back(((*input)[2 + i] - 1) * window->strides[i] + (extra[i] + reach - padding));
+  Shape result{(*input)[0], (*weight)[1] * facts.node().integer("group", 1)};
+  for (Dim& extent : window->extents) {
+    facts.require(0, ir::Relation::kAtMost, extent);
+    result.push_back(std::move(extent));
   }
   facts.set_shape(0, std::move(result));
 }

@@ -62,6 +62,13 @@ Case conv(std::string name, std::string attributes, Dims x, Dims w, Dims y) {
   return made;
 }
 
+Case transposed(std::string name, std::string attributes, Dims x, Dims w, Dims y) {
+  Case made = conv("transposed_" + std::move(name), std::move(attributes), std::move(x),
+                   std::move(w), std::move(y));
+  made.op = "ConvTranspose";
+  return made.without_bias();
+}
+
 Case pool(std::string op, std::string name, std::string attributes, Dims x, Dims y) {
   Case made = conv(std::move(name), std::move(attributes), std::move(x), {}, std::move(y));
   made.op = std::move(op);
@@ -127,6 +134,19 @@ std::vector<Case> cases() {
            {2, 10, 15}),
       conv("three_dims", "pads=[1, 1, 1, 1, 1, 1]", {1, 4, 6, 7, 8}, {8, 4, 3, 3, 3},
            {1, 8, 6, 7, 8}),
+      transposed("4x4", "pads=[1, 1, 1, 1], strides=[2, 2]", {1, 8, 7, 9}, {8, 6, 4, 4},
+                 {1, 6, 14, 18}),
+      transposed("3x3", "output_padding=[1, 0], pads=[1, 1, 1, 1], strides=[2, 2]", {2, 8, 7, 5},
+                 {8, 16, 3, 3}, {2, 16, 14, 9}),
+      transposed("apart", "dilations=[2, 1], group=2, pads=[1, 0, 1, 0], strides=[1, 3]",
+                 {1, 8, 6, 5}, {8, 3, 3, 2}, {1, 6, 8, 14}),
+      transposed("depthwise", "group=8, pads=[1, 1, 1, 1], strides=[2, 2]", {1, 8, 5, 6},
+                 {8, 1, 4, 4}, {1, 8, 10, 12}),
+      transposed("plain", "", {3, 5, 4, 7}, {5, 7, 3, 2}, {3, 7, 6, 8}),
+      transposed("one_dim", "dilations=[2], output_padding=[1], pads=[2, 2], strides=[2]",
+                 {2, 6, 11}, {6, 10, 5}, {2, 10, 26}),
+      transposed("three_dims", "pads=[1, 1, 1, 1, 1, 1], strides=[2, 1, 2]", {1, 8, 3, 4, 5},
+                 {8, 4, 3, 3, 3}, {1, 4, 5, 4, 9}),
       pool("MaxPool", "max_pool", "kernel_shape=[3, 3], pads=[1, 1, 1, 1], strides=[2, 2]",
            {1, 8, 16, 16}, {1, 8, 8, 8}),
       pool("MaxPool", "max_pool_ceil", "ceil_mode=1, kernel_shape=[2, 2], strides=[2, 2]",
@@ -160,6 +180,9 @@ std::vector<Case> cases() {
           .of_real_size(),
       conv("ocr_depthwise", "group=120, pads=[2, 2, 2, 2]", {1, 120, 48, 80}, {120, 1, 5, 5},
            {1, 120, 48, 80})
+          .of_real_size(),
+      transposed("segmentation", "pads=[1, 1, 1, 1], strides=[2, 2]", {1, 128, 64, 64},
+                 {128, 128, 4, 4}, {1, 128, 128, 128})
           .of_real_size(),
       conv("ocr_head", "pads=[4, 4, 4, 4]", {1, 24, 60, 80}, {12, 24, 9, 9}, {1, 12, 60, 80})
           .of_real_size(),

@@ -60,6 +60,8 @@ std::vector<int> needed(int kind) {
       return {kTensorDataType, kTensorDims, kTensorStrides, kTensorId, kTensorAlignment};
     case kConvolutionForward:
       return {kConvolutionDescriptor, kConvolutionX, kConvolutionW, kConvolutionY};
+    case kConvolutionBackwardData:
+      return {kBackwardDataDescriptor, kBackwardDataDx, kBackwardDataW, kBackwardDataDy};
     case kMatmulOperation:
       return {kMatmulDescriptor, kMatmulA, kMatmulB, kMatmulC};
     case kReductionOperation:

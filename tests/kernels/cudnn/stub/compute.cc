@@ -71,6 +71,7 @@ class Computation {
 
   void run(const Object& operation) {
     if (operation.kind == kConvolutionForward) return convolve(operation);
+    if (operation.kind == kConvolutionBackwardData) return convolve_back(operation);
     if (operation.kind == kMatmulOperation) return multiply(operation);
     if (operation.kind == kReductionOperation) return reduce(operation);
     if (operation.kind == kBlockDequantize) return dequantize(operation);
@@ -128,32 +129,63 @@ class Computation {
     return values;
   }
 
-  void convolve(const Object& operation) {
-    const Object& form = operation.object(kConvolutionDescriptor);
+  // Calls fn(place of x, of w, of y) for every product of the convolution of x by w to y.
+  template <typename Fn>
+  static void for_each_product(const Object& form, const Ints& x, const Ints& w, const Ints& y,
+                               const Fn& fn) {
     const Ints strides = form.list<int64_t>(kConvolutionStrides);
     const Ints pads = form.list<int64_t>(kConvolutionPadsBefore);
     const Ints dilations = form.list<int64_t>(kConvolutionDilations);
-    Values x = read(operation.object(kConvolutionX)), w = read(operation.object(kConvolutionW));
-    Values y = result_of(operation.object(kConvolutionY));
-    const int64_t groups = x.dims[1] / w.dims[1], per_group = y.dims[1] / groups;
-    const Ints window(w.dims.begin() + 1, w.dims.end());  // channels first
-    Ints place(y.dims.size());
+    const int64_t groups = x[1] / w[1], per_group = y[1] / groups;
+    const Ints window(w.begin() + 1, w.end());  // channels first
+    Ints place(y.size());
     do {
-      double sum = 0;
       Ints tap(window.size());
       do {
-        Ints from{place[0], place[1] / per_group * w.dims[1] + tap[0]}, weight{place[1]};
+        Ints from{place[0], place[1] / per_group * w[1] + tap[0]}, weight{place[1]};
         weight.insert(weight.end(), tap.begin(), tap.end());
         bool inside = true;
         for (size_t i = 0; i < strides.size(); ++i) {
           from.push_back(place[2 + i] * strides[i] + tap[1 + i] * dilations[i] - pads[i]);
-          inside = inside && from.back() >= 0 && from.back() < x.dims[2 + i];
+          inside = inside && from.back() >= 0 && from.back() < x[2 + i];
         }
-        if (inside) sum += x.at(from) * w.at(weight);
+        if (inside) fn(from, weight, place);
       } while (next(tap, window));
-      y.at(place) = sum;
-    } while (next(place, y.dims));
+    } while (next(place, y));
+  }
+
+  void convolve(const Object& operation) {
+    Values x = read(operation.object(kConvolutionX)), w = read(operation.object(kConvolutionW));
+    Values y = result_of(operation.object(kConvolutionY));
+    for_each_product(operation.object(kConvolutionDescriptor), x.dims, w.dims, y.dims,
+                     [&](const Ints& from, const Ints& weight, const Ints& place) {
+                       y.at(place) += x.at(from) * w.at(weight);
+                     });
     write(operation.object(kConvolutionY), std::move(y));
+  }
+
+  // The real one takes no sizes that the convolution would not make of each other.
+  static void require_sizes(const Object& form, const Ints& dx, const Ints& w, const Ints& dy) {
+    const Ints strides = form.list<int64_t>(kConvolutionStrides);
+    const Ints before = form.list<int64_t>(kConvolutionPadsBefore);
+    const Ints after = form.list<int64_t>(kConvolutionPadsAfter);
+    const Ints dilations = form.list<int64_t>(kConvolutionDilations);
+    for (size_t i = 0; i < strides.size(); ++i) {
+      const int64_t way = dx[2 + i] + before[i] + after[i] - dilations[i] * (w[2 + i] - 1) - 1;
+      if (way / strides[i] + 1 != dy[2 + i]) throw std::invalid_argument("sizes of a gradient");
+    }
+  }
+
+  void convolve_back(const Object& operation) {
+    const Object& form = operation.object(kBackwardDataDescriptor);
+    Values dy = read(operation.object(kBackwardDataDy)), w = read(operation.object(kBackwardDataW));
+    Values dx = result_of(operation.object(kBackwardDataDx));
+    require_sizes(form, dx.dims, w.dims, dy.dims);
+    for_each_product(form, dx.dims, w.dims, dy.dims,
+                     [&](const Ints& to, const Ints& weight, const Ints& place) {
+                       dx.at(to) += dy.at(place) * w.at(weight);
+                     });
+    write(operation.object(kBackwardDataDx), std::move(dx));
   }
 
   void point(const Object& operation) {
