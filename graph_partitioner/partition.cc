@@ -369,10 +369,31 @@ class Partitioner {
                        reasons_[root]);
   }
 
+  // The same where what computes a node's sizes is behind such a node.
+  std::optional<std::string> because_of_lost_sizes(size_t position) const {
+    for (std::optional<size_t> next = position; next; next = source_of_lost_elements(*next)) {
+      if (auto because = because_of_lost_rank(*next)) return because;
+    }
+    return std::nullopt;
+  }
+
   // Who makes an operand of unknown rank.
   std::optional<size_t> source_of_lost_rank(size_t position) const {
+    return source_of_first(position, [&](ir::ValueId id) { return !told_.value(id).shape; });
+  }
+
+  // Who makes a small operand of integers that are not known, as sizes are.
+  std::optional<size_t> source_of_lost_elements(size_t position) const {
+    return source_of_first(position, [&](ir::ValueId id) {
+      const ir::Value& value = told_.value(id);
+      return is_integer(value.dtype) && value.shape && value.shape->size() < 2 && !value.elements;
+    });
+  }
+
+  template <typename Lacks>
+  std::optional<size_t> source_of_first(size_t position, const Lacks& lacks) const {
     for (const ir::ValueId input : at(position).inputs) {
-      if (input == kNoValue || told_.value(input).shape) continue;
+      if (input == kNoValue || !lacks(input)) continue;
       if (const ir::Node* producer = graph_.producer(input)) {
         return position_.at(producer->sources[0]);
       }
@@ -521,7 +542,8 @@ class Partitioner {
   }
 
   std::string told_reason(size_t position) const {
-    const auto because = untold_.contains(position) ? because_of_lost_rank(position) : std::nullopt;
+    const auto because =
+        untold_.contains(position) ? because_of_lost_sizes(position) : std::nullopt;
     return because.value_or(reasons_[position]);
   }
 

@@ -192,6 +192,23 @@ TEST(Partition, WhatFollowsFromAnUnknownRankNamesTheNodeThatStartedIt) {
   }
 }
 
+// What a Slice takes was computed from the shape of something behind that node.
+TEST(Partition, SizesThatFollowFromAnUnknownRankNameTheNodeToo) {
+  PartitionOptions options;
+  options.claim_all = true;
+  const ir::Graph graph = ir::parse(R"(graph main {
+  input %x: f32[n]
+  const %zero: i64[1] = hex:0000000000000000
+  %m: f32[*] = Mystery@1(%x) name="who" sources=[0]
+  %s: i64[*] = Shape@15(%m) {end=1} sources=[1]
+  %h: i64[*] = Add@14(%s, %zero) sources=[2]
+  %y: f32[*] = Slice@13(%x, %zero, %h) sources=[3]
+  output %y
+})");
+  EXPECT_EQ(reasons(partition(graph, run_fused_ops, options)).at(3),
+            "because 'who' (Mystery) before it is left to others: no candidate runs Mystery");
+}
+
 TEST(Partition, SizesThatContradictEachOtherSaySo) {
   const ir::Graph graph = ir::parse(R"(graph main {
   input %x: f32[n,3]
