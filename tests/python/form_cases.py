@@ -4,7 +4,7 @@ means, where stock refuses the Run or gives something else than a formula would.
 from __future__ import annotations
 
 import numpy as np
-from size_models import FLOAT, case, integers, node, numbers, tail
+from size_models import FLOAT, INT64, case, integers, node, numbers, tail
 
 SIZES = {"zero": integers(0), "one": integers(1)}
 
@@ -218,3 +218,36 @@ case(
     *({"x": numbers(1, 3, 4, 5), "z": numbers(1, 3, *size)} for size in ((7, 3), (8, 10))),
     constants={"three": integers(3)},
 )
+# An audio codec pads by what it computes in floats, in the order in which the exporter turns it.
+for stride, kernel in ((1, 7), (2, 4), (5, 10), (3, 3)):
+    case(
+        f"Pads that are computed in floats, stride {stride}",
+        [
+            node("Shape", "x", "n", start=2, end=3),
+            node("Sub", "n gap", "m"),
+            node("Cast", "m", "f", to=FLOAT),
+            node("Div", "f stride", "d"),
+            node("Add", "d one", "a"),
+            node("Ceil", "a", "u"),
+            node("Cast", "u", "frames", to=INT64),
+            node("Sub", "frames unit", "less"),
+            node("Mul", "less step", "walked"),
+            node("Sub", "walked m", "more"),
+            node("Concat", "left more none", "pairs", axis=0),
+            node("Reshape", "pairs by_two", "rows"),
+            node("Slice", "rows last first zero last", "turned"),
+            node("Transpose", "turned", "sides", perm=[1, 0]),
+            node("Reshape", "sides last", "pads"),
+            node("Pad", "x pads", "p", mode="reflect"),
+            node("Conv", "p w", "c", strides=[stride]),
+            *tail("c"),
+        ],
+        {"x": [1, 2, "n"]},
+        *({"x": numbers(1, 2, size)} for size in (*range(11, 27), 1000, 4099)),
+        constants={
+            "gap": integers(kernel - stride), "stride": np.float32(stride), "one": np.float32(1),
+            "unit": integers(1), "step": integers(stride), "left": integers(kernel - stride),
+            "none": integers(0, 0, 0, 0), "by_two": integers(-1, 2), "last": integers(-1),
+            "first": integers(-(2**63) + 1), "zero": integers(0), "w": numbers(2, 2, kernel),
+        },
+    )  # fmt: skip
