@@ -160,6 +160,8 @@ def sharings(runs: BoundRuns) -> Iterator[Sharing]:
             if other == output or place.bytes != where.bytes or not place.bytes:
                 continue
             for shift in (0, place.row, -place.row):
+                if abs(shift) == place.bytes:
+                    continue  # a single element: beside another it shares nothing
                 moved = place.at(where.begin + shift)
                 yield Sharing(output, moved, other, shift, other in runs.outputs)
 
