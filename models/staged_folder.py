@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import secrets
 import stat
 import tempfile
 from collections.abc import Iterator
@@ -28,8 +29,12 @@ def staged(folder: Path) -> Iterator[Path]:
         for path in made:
             path.rmdir()
         if isinstance(error, OSError) and error.errno and error.filename is None:
-            raise OSError(error.errno, error.strerror, str(folder)) from error
+            raise _told_of(folder, error) from error
         raise
+
+
+def _told_of(place: Path, error: OSError) -> OSError:
+    return OSError(error.errno, error.strerror, str(place))
 
 
 def write_whole(path: Path, text: str) -> None:
@@ -50,17 +55,29 @@ def whole_file(path: Path) -> Iterator[BinaryIO]:
     """
     if path.exists() and not path.is_file():
         raise ValueError(f"{path} is no regular file: name a regular file or a new one")
-    try:
-        number = os.open(path.parent, os.O_TMPFILE | os.O_WRONLY, 0o666)
-    except OSError:
+    number = _unnamed(path.parent)
+    if number is None:
         with staged(path.parent) as work, open(work / path.name, "wb") as file:
             yield file
             _keep(file, path)
         return
     with open(number, "wb") as file:
         yield file
-        _keep(file, path)
-        _name(number, path)
+        try:
+            _keep(file, path)
+            _name(number, path)
+        except OSError as error:  # which has no name, or the one of a moment
+            raise _told_of(path, error) from error
+
+
+def _unnamed(folder: Path) -> int | None:
+    """None: the file system has no such files, or nothing could name one later."""
+    if not os.path.isdir("/proc/self/fd"):
+        return None
+    try:
+        return os.open(folder, os.O_TMPFILE | os.O_WRONLY, 0o666)
+    except OSError:
+        return None
 
 
 def _keep(file: BinaryIO, path: Path) -> None:
@@ -72,12 +89,14 @@ def _keep(file: BinaryIO, path: Path) -> None:
 
 def _name(number: int, path: Path) -> None:
     """Only a name can take the place of another: the file has one for a moment."""
-    with tempfile.TemporaryDirectory(prefix=".tenon-", dir=path.parent) as work:
-        folder = os.open(work, os.O_RDONLY | os.O_DIRECTORY)
-        try:  # with a folder of its own os.link() follows the link of /proc
-            os.link(f"/proc/self/fd/{number}", path.name, dst_dir_fd=folder)
-            os.replace(path.name, path, src_dir_fd=folder)
-        except OSError as error:  # without the name of the moment
-            raise OSError(error.errno, error.strerror, str(path)) from error
-        finally:
-            os.close(folder)
+    name = f".tenon-{secrets.token_hex(16)}.tmp"
+    folder = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY)
+    try:  # with a folder's number os.link() follows the link of /proc
+        os.link(f"/proc/self/fd/{number}", name, dst_dir_fd=folder)
+        try:
+            os.replace(name, path.name, src_dir_fd=folder, dst_dir_fd=folder)
+        except OSError:
+            os.unlink(name, dir_fd=folder)
+            raise
+    finally:
+        os.close(folder)

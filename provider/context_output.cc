@@ -122,9 +122,22 @@ ContextOutput::ContextOutput(ContextSettings settings, const std::string& model_
       kept_(std::move(kept)) {
   report_.weights_outside = settings_.weights_outside;
   if (context_model_.empty()) return;
-  file_ = ContextWriter::to_file(
-      fs::path(context_model_).parent_path(),
-      [this](const Digest& digest) { return data_file_name(context_model_, digest); });
+  file_ =
+      ContextWriter::to_file(fs::path(context_model_).parent_path(), [this](const Digest& digest) {
+        std::error_code error;
+        const fs::path path = path_of_data(digest);
+        if (!fs::exists(path, error)) taken_back_ = path;
+        return path.filename().string();
+      });
+}
+
+ContextOutput::~ContextOutput() {
+  std::error_code error;
+  if (!taken_back_.empty()) fs::remove(taken_back_, error);
+}
+
+std::filesystem::path ContextOutput::path_of_data(const Digest& digest) const {
+  return fs::path(context_model_).parent_path() / data_file_name(context_model_, digest);
 }
 
 std::string ContextOutput::name_of(std::string_view partition) const {
@@ -195,12 +208,11 @@ void ContextOutput::add_node(std::string_view partition, const CompiledPartition
 
 void ContextOutput::finish_file() {
   file_->finish();
-  const std::string name = data_file_name(context_model_, file_->digest());
-  report_.file = (fs::path(context_model_).parent_path() / name).string();
+  report_.file = path_of_data(file_->digest());
   const auto file = ContextFile::open(report_.file);
   report_.bytes = file->bytes();
   for (ContextNode& node : nodes_) {
-    node.context = name;
+    node.context = fs::path(report_.file).filename();
     describe(*file, node, report_);
   }
 }

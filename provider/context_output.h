@@ -4,6 +4,7 @@
 
 #include <onnxruntime_c_api.h>
 
+#include <filesystem>
 #include <map>
 #include <memory>
 #include <string>
@@ -26,6 +27,10 @@ class ContextOutput {
   // where nothing tells a place for the file, or it cannot be written.
   ContextOutput(ContextSettings settings, const std::string& model_path,
                 std::vector<std::string> kept);
+  ContextOutput(const ContextOutput&) = delete;
+  ContextOutput& operator=(const ContextOutput&) = delete;
+  // Takes back a file that was published and not kept, unless it was there before.
+  ~ContextOutput();
 
   // The name of a partition in what is written.
   std::string name_of(std::string_view partition) const;
@@ -39,9 +44,12 @@ class ContextOutput {
                 const OrtNode& fused_node);
   // Publishes what was written. The runtime takes over the nodes, in the order of add_node().
   std::vector<OrtNode*> finish();
+  // Nothing can fail any more before the runtime writes the model.
+  void keep() { taken_back_.clear(); }
   WrittenContext report() const { return report_; }
 
  private:
+  std::filesystem::path path_of_data(const Digest& digest) const;
   ContextWriter& writer_of(std::string_view partition);
   void check_file(const kernels::BytesOfFile& bytes);
   void finish_embedded();
@@ -60,6 +68,7 @@ class ContextOutput {
   std::map<std::string, kernels::WeightFile> weight_files_;
   std::vector<ContextNode> nodes_;
   WrittenContext report_;
+  std::string taken_back_;  // a file of ours that no model names yet; empty: none
 };
 
 }  // namespace tenon::provider

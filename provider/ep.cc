@@ -467,6 +467,7 @@ void Ep::compile(const OrtGraph** graphs, const OrtNode** fused_nodes, size_t co
   }
   tell_of_cache();
   report_.write();
+  if (output) output->keep();
 }
 
 // Empty where the session wrote none: the runtime then says nothing of us in the model.

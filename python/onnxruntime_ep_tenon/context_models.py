@@ -7,6 +7,7 @@ import mmap
 import os
 import re
 import tempfile
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -177,21 +178,25 @@ def _compile_to_file(compiler, model, out: Path, report_file: Path) -> None:
     Data is named after what it holds, so that no other model finds it, and comes first. The model
     takes its name once it is written, and then the data of the model that it replaces goes.
     """
-    before = set(out.parent.glob("*.bin"))
+    before, replaced = _files_beside(out), _data_of(out)
     try:
         with staged_folder.whole_file(out) as file:
             compiler.compile_to_stream(file.write)
-            replaced = _data_of(out)
     except Exception as error:
         report = _load(report_file)
-        data = Path((report.data.get("context") or {}).get("file") or out)
-        if data != out and data not in before:
-            data.unlink(missing_ok=True)
+        written = Path((report.data.get("context") or {}).get("file") or out)
+        if written in _files_beside(out) - before - _data_of(out):  # a report may be an older one
+            written.unlink(missing_ok=True)
         if explained := _explained(error, model, report):
             raise explained from error
         raise
     for data in replaced - _data_of(out):
-        data.unlink(missing_ok=True)
+        with suppress(OSError):  # the new pair is there
+            data.unlink()
+
+
+def _files_beside(model: Path) -> set[Path]:
+    return set(model.parent.glob("*.bin"))
 
 
 def _data_of(model: Path) -> set[Path]:

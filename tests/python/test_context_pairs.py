@@ -1,11 +1,13 @@
 """A context model and its data belong together: any other pair is an error, no other result."""
 
 import errno
+import resource
 import shutil
 import signal
 import subprocess
 import sys
 import textwrap
+from contextlib import contextmanager
 from itertools import permutations
 
 import numpy as np
@@ -301,6 +303,67 @@ def test_what_is_no_file_is_left_alone(command, tmp_path):
     told = command("compile", model, "--out", tmp_path / "c.onnx", "--device", "cpu")
     assert told.status == 1 and "c.onnx is no regular file" in told.err
     assert sorted(tmp_path.iterdir()) == sorted([tmp_path / "c.onnx", model])
+
+
+def test_a_report_that_does_not_fit_takes_the_data_back(tmp_path):
+    """It is written last, and longest of all."""
+    model, report = saved(tmp_path, 2.0), tmp_path / "report.json"
+    command = [sys.executable, "-m", "onnxruntime_ep_tenon", "compile", model, "--device", "cpu"]
+    command += ["--out", tmp_path / "c.onnx", "--option", "claim=all"]
+    command += ["--option", f"report_file={report}"]
+    subprocess.run(command, check=True, timeout=120, stdout=subprocess.DEVNULL)
+    most = report.stat().st_size - 200  # its times have more or fewer digits
+    for path in tmp_path.glob("c*"):
+        assert path.stat().st_size < most
+        path.unlink()
+
+    def limited():
+        resource.setrlimit(resource.RLIMIT_FSIZE, (most, most))
+
+    told = subprocess.run(command, capture_output=True, text=True, timeout=120, preexec_fn=limited)
+    assert told.returncode == 1 and "report_file" in told.stderr, told.stderr
+    assert not list(tmp_path.glob("c*"))
+
+
+def test_what_fails_behind_the_publishing_leaves_the_new_pair(tmp_path, monkeypatch):
+    old = compiled_to(tmp_path, 2.0)
+    first = run(old.path)
+    whole_file = staged_folder.whole_file
+
+    @contextmanager
+    def fails_late(path):
+        with whole_file(path) as file:
+            yield file
+        raise OSError(errno.EIO, "Input/output error")
+
+    monkeypatch.setattr(staged_folder, "whole_file", fails_late)
+    with pytest.raises(OSError, match="Input/output error"):
+        compiled_to(tmp_path, 3.0)
+    assert run(old.path) != first
+
+
+def test_an_older_report_costs_nobody_a_file(tmp_path):
+    """It names the data of another compilation, and this one fails before it writes its own."""
+    other = tmp_path / "other"
+    other.mkdir()
+    report = tmp_path / "report.json"
+    kept = compiled_to(other, 2.0, report_file=report)
+    for out in (tmp_path / "c.onnx", kept.path):
+        (tmp_path / "broken.onnx").write_bytes(b"no model")
+        with pytest.raises(Exception, match="parsing failed"):
+            compile_model(
+                tmp_path / "broken.onnx", out, "cpu", session_options=quiet(), report_file=report
+            )
+        assert run(kept.path)
+
+
+def test_a_file_system_without_unnamed_files(tmp_path, monkeypatch):
+    monkeypatch.setattr(staged_folder, "_unnamed", lambda _: None)
+    old = compiled_to(tmp_path, 2.0)
+    first = run(old.path)
+    new = compiled_to(tmp_path, 3.0)
+    assert run(new.path) != first
+    assert sorted(tmp_path.glob("*c*")) == sorted([new.path, *new.files])
 
 
 KILLED = textwrap.dedent("""
