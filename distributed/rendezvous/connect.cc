@@ -18,35 +18,52 @@ namespace {
 constexpr std::chrono::milliseconds kPatience{2000};
 constexpr std::chrono::milliseconds kFirstPause{10}, kLongestPause{200};
 
-// The greeting, from the side of one who comes; the error where it fails.
-std::string greet(FrameChannel& channel, const JobToken& token, Clock::time_point limit,
-                  bool& wrong_token) {
+// What ranks must have in common before they can talk.
+enum class Differs { kNothing, kToken, kVersion };
+
+// What came of one address.
+struct Try {
+  std::string error{};  // empty: the channel is greeted
+  Differs differs = Differs::kNothing;
+};
+
+constexpr const char* kStranger =
+    "it passes what this rank says on to another port: a stranger stands between this rank and "
+    "rank 0";
+
+// The greeting, from the side of one who comes.
+Try greet(FrameChannel& channel, const JobToken& token, uint16_t port, Clock::time_point limit) {
   const auto nothing_came = [&channel] {
-    return channel.ended().empty() ? std::string("it says nothing") : channel.ended();
+    return Try{channel.ended().empty() ? "it says nothing" : channel.ended()};
   };
   const std::optional<std::string> challenge = wait_for_frame(channel, limit);
   if (!challenge) return nothing_came();
-  const std::optional<Answer> reply = answer(*challenge, token);
-  if (!reply) return "it is something else, or another version of Tenon";
-  channel.push(reply->frame);
+  const Answer reply = answer(*challenge, token, port);
+  if (!reply.frame.empty()) channel.push(reply.frame);
+  channel.flush();
+  if (!reply.objection.empty()) {
+    return {reply.objection, reply.other_version ? Differs::kVersion : Differs::kNothing};
+  }
   const std::optional<std::string> verdict = wait_for_frame(channel, limit);
   if (!verdict) return nothing_came();
-  switch (read_verdict(*verdict, *reply, token)) {
+  switch (read_verdict(*verdict, reply.meeting)) {
     case Welcome::kAccepted:
-      return "";
+      channel.sign_frames(client_keys(reply.meeting));
+      return {};
     case Welcome::kWrongToken:
-      wrong_token = true;
-      return "it refused this rank's token";
+      return {"it refused this rank's token", Differs::kToken};
+    case Welcome::kOtherPort:
+      return {kStranger};
     case Welcome::kUnknown:
-      return "it does not know the job's token itself";
+      return {"it does not know the job's token itself"};
   }
-  return "";
+  return {};
 }
 
 struct Round {
   std::optional<FrameChannel> channel;
   std::string errors;
-  bool wrong_token = false;
+  Differs differs = Differs::kNothing;
 };
 
 // Every address of every port, once. The name of a host that is just coming up may not be known
@@ -57,23 +74,38 @@ Round try_all(const LaunchPlace& place, Clock::time_point limit,
   for (const Endpoint& endpoint : resolve(place.host, place.ports)) {
     const auto patience = std::min(limit, Clock::now() + kPatience);
     OpenedSocket opened = connect_to(endpoint, patience);
-    std::string error = opened.error;
+    Try tried{opened.error};
     if (opened.socket) {
       tune_connection(opened.socket, silence);
       FrameChannel channel(std::move(opened.socket), kGreetingBytes);
-      error = greet(channel, place.token, patience, round.wrong_token);
-      if (error.empty()) {
+      tried = greet(channel, place.token, endpoint.port(), patience);
+      if (tried.error.empty()) {
         channel.set_longest(kLongestFrame);
         round.channel = std::move(channel);
         return round;
       }
     }
+    if (tried.differs != Differs::kNothing) round.differs = tried.differs;
     round.errors +=
-        fmt::format("{}{}: {}", round.errors.empty() ? "" : "; ", endpoint.text(), error);
+        fmt::format("{}{}: {}", round.errors.empty() ? "" : "; ", endpoint.text(), tried.error);
   }
   return round;
 } catch (const UserError& error) {
   return {.channel = std::nullopt, .errors = error.what()};
+}
+
+// Trying again does not help.
+void require_common(const LaunchPlace& place, Differs differs, const std::string& errors) {
+  if (differs == Differs::kVersion) {
+    throw CollectiveError(fmt::format("rank {} cannot join rank 0 ({})", place.rank, errors));
+  }
+  if (differs == Differs::kToken) {
+    throw CollectiveError(
+        fmt::format("rank {} has another job token than rank 0 ({}): collective_token, "
+                    "TENON_COLLECTIVE_TOKEN or the launcher's job differ, or another job listens "
+                    "there",
+                    place.rank, errors));
+  }
 }
 
 }  // namespace
@@ -86,12 +118,7 @@ FrameChannel connect_to_store(const LaunchPlace& place, Clock::time_point limit,
     Round round = try_all(place, limit, silence);
     if (round.channel) return *std::move(round.channel);
     // Where several ports are tried, one of them may be another job's.
-    if (round.wrong_token && place.ports.size() == 1) {
-      throw CollectiveError(fmt::format(
-          "rank {} has another job token than rank 0 ({}): collective_token, "
-          "TENON_COLLECTIVE_TOKEN or the launcher's job differ, or another job listens there",
-          place.rank, round.errors));
-    }
+    if (place.ports.size() == 1) require_common(place, round.differs, round.errors);
     if (Clock::now() + pause >= limit) {
       throw CollectiveError(fmt::format(
           "rank 0 did not let rank {} in within {} ms; it is not running, elsewhere, or has its "

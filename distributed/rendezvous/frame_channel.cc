@@ -12,9 +12,18 @@ namespace tenon::distributed {
 namespace {
 
 constexpr size_t kHeaderBytes = 4;
+constexpr size_t kMacBytes = 16;
 // What is queued for a peer that does not read; and what is read at a time, so that one peer who
 // sends much does not keep a thread from the others.
 constexpr size_t kMostOutput = size_t{64} << 20, kAtATime = size_t{256} << 10;
+
+std::string mac(const Digest& key, uint64_t number, std::string_view frame) {
+  ByteWriter signed_bytes;
+  signed_bytes.number(number);
+  signed_bytes.number(static_cast<uint32_t>(frame.size()));
+  signed_bytes.bytes(frame);
+  return std::string(bytes_of(hmac_sha256(key, signed_bytes.take())).substr(0, kMacBytes));
+}
 
 }  // namespace
 
@@ -35,7 +44,10 @@ void FrameChannel::push(std::string_view frame) {
   header.number(static_cast<uint32_t>(frame.size()));
   output_ += header.take();
   output_ += frame;
+  if (keys_) output_ += mac(keys_->sending, sent_++, frame);
 }
+
+size_t FrameChannel::mac_bytes() const { return keys_ ? kMacBytes : 0; }
 
 void FrameChannel::flush() {
   while (has_output() && ended_.empty()) {
@@ -70,6 +82,7 @@ bool FrameChannel::fill() {
 }
 
 std::optional<std::string> FrameChannel::next() {
+  if (broke_rules_) return std::nullopt;  // nothing behind it is believed
   const std::string_view rest = std::string_view(input_).substr(taken_);
   if (rest.size() < kHeaderBytes) return std::nullopt;
   const auto length = ByteReader(rest).number<uint32_t>();
@@ -78,9 +91,18 @@ std::optional<std::string> FrameChannel::next() {
     end(fmt::format("it announced a frame of {} bytes; at most {} are taken", length, longest_));
     return std::nullopt;
   }
-  if (rest.size() - kHeaderBytes < length) return std::nullopt;
-  taken_ += kHeaderBytes + length;
-  return std::string(rest.substr(kHeaderBytes, length));
+  if (rest.size() - kHeaderBytes < length + mac_bytes()) return std::nullopt;
+  const std::string_view frame = rest.substr(kHeaderBytes, length);
+  if (keys_ && !equal(rest.substr(kHeaderBytes + length, kMacBytes),
+                      mac(keys_->receiving, received_++, frame))) {
+    broke_rules_ = true;
+    end("a frame of it does not carry the MAC that the job's token gives: somebody between the "
+        "ranks changes, repeats or leaves out what they say, or the ranks run different versions "
+        "of Tenon");
+    return std::nullopt;
+  }
+  taken_ += kHeaderBytes + length + mac_bytes();
+  return std::string(frame);
 }
 
 std::optional<std::string> wait_for_frame(FrameChannel& channel, Clock::time_point limit) {

@@ -1,14 +1,22 @@
-// Frames over a socket that does not block: four bytes of length, then so many bytes.
+// Frames over a socket that does not block: four bytes of length, then so many bytes; once both
+// sides have keys, a MAC behind them.
 #pragma once
 
 #include <cstddef>
+#include <cstdint>
 #include <optional>
 #include <string>
 #include <string_view>
 
+#include "distributed/rendezvous/job_token.h"
 #include "distributed/rendezvous/socket.h"
 
 namespace tenon::distributed {
+
+// One for each direction, so that nobody can send a side its own frames back.
+struct FrameKeys {
+  Digest sending{}, receiving{};
+};
 
 class FrameChannel {
  public:
@@ -17,6 +25,10 @@ class FrameChannel {
 
   void set_longest(size_t longest) { longest_ = longest; }
   size_t longest() const { return longest_; }
+
+  // From the next frame on, both ways: each carries a MAC over its number, its length and its
+  // bytes. What was changed, repeated, moved or left out on the way ends the connection.
+  void sign_frames(const FrameKeys& keys) { keys_ = keys; }
 
   // Queues; flush() writes what the socket takes.
   void push(std::string_view frame);
@@ -37,11 +49,14 @@ class FrameChannel {
 
  private:
   void end(std::string reason);
+  size_t mac_bytes() const;
 
   Socket socket_;
   size_t longest_;
   std::string input_, output_;
   size_t taken_ = 0, written_ = 0;
+  std::optional<FrameKeys> keys_;
+  uint64_t sent_ = 0, received_ = 0;  // signed frames
   std::string ended_;
   bool broke_rules_ = false;
 };

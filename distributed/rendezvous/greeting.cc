@@ -1,10 +1,12 @@
 #include "distributed/rendezvous/greeting.h"
 
+#include <fmt/format.h>
 #include <sys/random.h>
 
 #include <algorithm>
 #include <cerrno>
 #include <system_error>
+#include <utility>
 
 #include "base/byte_form.h"
 
@@ -12,11 +14,8 @@ namespace tenon::distributed {
 namespace {
 
 constexpr std::string_view kMagic = "tenon-meets-";
-constexpr uint32_t kVersion = 1;
-
-std::string_view bytes_of(const Digest& digest) {
-  return {reinterpret_cast<const char*>(digest.data()), digest.size()};
-}
+constexpr uint32_t kVersion = 2;
+enum class Word : uint8_t { kRefused, kAccepted, kOtherPort };  // of a verdict
 
 Digest read_digest(ByteReader& reader) {
   Digest digest;
@@ -25,13 +24,23 @@ Digest read_digest(ByteReader& reader) {
   return digest;
 }
 
+// Nonces and port have one length each, so that no role runs into them.
+Digest keyed(const Meeting& meeting, std::string_view role) {
+  ByteWriter message;
+  message.bytes(role);
+  message.bytes(bytes_of(meeting.server));
+  message.bytes(bytes_of(meeting.client));
+  message.number(meeting.port);
+  return hmac_sha256(meeting.token, message.take());
+}
+
 // The role keeps one side's proof from serving as the other's.
-Digest proof(const JobToken& token, std::string_view role, const Nonce& server,
-             const Nonce& client) {
-  std::string message(role);
-  message += bytes_of(server);
-  message += bytes_of(client);
-  return hmac_sha256(token, message);
+Digest proof_of_client(const Meeting& meeting) { return keyed(meeting, "client"); }
+Digest proof_of_server(const Meeting& meeting) { return keyed(meeting, "server"); }
+
+FrameKeys server_keys(const Meeting& meeting) {
+  return {.sending = keyed(meeting, "frames of the server"),
+          .receiving = keyed(meeting, "frames of the client")};
 }
 
 ByteWriter opening() {
@@ -41,15 +50,24 @@ ByteWriter opening() {
   return writer;
 }
 
-bool read_opening(ByteReader& reader) {
-  return reader.bytes(kMagic.size()) == kMagic && reader.number<uint32_t>() == kVersion;
+// Empty: it begins as ours does.
+std::string objection_to(ByteReader& reader) {
+  if (reader.bytes(kMagic.size()) != kMagic) return "it is something else";
+  const auto version = reader.number<uint32_t>();
+  if (version == kVersion) return "";
+  return fmt::format(
+      "it greets by version {} of the protocol and this rank by version {}: all ranks must run the "
+      "same version of Tenon",
+      version, kVersion);
 }
 
-Verdict refusal(std::string reason) {
+Verdict refusal(std::string reason, Word word = Word::kRefused) {
   ByteWriter writer;
-  writer.number(uint8_t{0});
-  return {.accepted = false, .frame = writer.take(), .reason = std::move(reason)};
+  writer.number(static_cast<uint8_t>(word));
+  return {.accepted = false, .frame = writer.take(), .reason = std::move(reason), .keys = {}};
 }
+
+Answer no_answer() { return {.frame = {}, .objection = "it is something else", .meeting = {}}; }
 
 }  // namespace
 
@@ -67,43 +85,65 @@ std::string challenge(const Nonce& server) {
   return writer.take();
 }
 
-std::optional<Answer> answer(std::string_view challenge, const JobToken& token) try {
+Answer answer(std::string_view challenge, const JobToken& token, uint16_t called_port) try {
   ByteReader reader(challenge);
-  if (!read_opening(reader)) return std::nullopt;
-  Answer answer{.frame = {}, .server = read_digest(reader), .client = new_nonce()};
-  if (reader.left() != 0) return std::nullopt;
+  // Rank 0 hears of another version, too, and tells those who wait.
+  if (std::string why = objection_to(reader); !why.empty()) {
+    const bool other_version = challenge.starts_with(kMagic);
+    return {.frame = other_version ? opening().take() : "",
+            .objection = std::move(why),
+            .other_version = other_version,
+            .meeting = {}};
+  }
+  const Meeting meeting{
+      .token = token, .server = read_digest(reader), .client = new_nonce(), .port = called_port};
+  if (reader.left() != 0) return no_answer();
   ByteWriter writer = opening();
-  writer.bytes(bytes_of(answer.client));
-  writer.bytes(bytes_of(proof(token, "client", answer.server, answer.client)));
-  answer.frame = writer.take();
-  return answer;
+  writer.bytes(bytes_of(meeting.client));
+  writer.number(meeting.port);
+  writer.bytes(bytes_of(proof_of_client(meeting)));
+  return {.frame = writer.take(), .objection = {}, .meeting = meeting};
 } catch (const UserError&) {
-  return std::nullopt;
+  return no_answer();
 }
 
-Verdict judge(std::string_view answer, const Nonce& server, const JobToken& token) try {
+Verdict judge(std::string_view answer, const Nonce& server, const JobToken& token,
+              uint16_t port) try {
   ByteReader reader(answer);
-  if (!read_opening(reader)) return refusal("not a rank of this version");
-  const Nonce client = read_digest(reader);
+  if (std::string why = objection_to(reader); !why.empty()) return refusal(std::move(why));
+  Meeting meeting{.token = token, .server = server, .client = read_digest(reader), .port = 0};
+  meeting.port = reader.number<uint16_t>();
   const Digest shown = read_digest(reader);
-  if (reader.left() != 0) return refusal("not a rank of this version");
-  if (!equal(shown, proof(token, "client", server, client))) return refusal("wrong token");
+  if (reader.left() != 0) return refusal("it is something else");
+  if (!equal(shown, proof_of_client(meeting))) return refusal("wrong token");
+  if (meeting.port != port) {
+    return refusal(fmt::format("a rank called port {}, and somebody passed that on to port {}: a "
+                               "stranger stands between the ranks",
+                               meeting.port, port),
+                   Word::kOtherPort);
+  }
   ByteWriter writer;
-  writer.number(uint8_t{1});
-  writer.bytes(bytes_of(proof(token, "server", server, client)));
-  return {.accepted = true, .frame = writer.take(), .reason = {}};
+  writer.number(static_cast<uint8_t>(Word::kAccepted));
+  writer.bytes(bytes_of(proof_of_server(meeting)));
+  return {.accepted = true, .frame = writer.take(), .reason = {}, .keys = server_keys(meeting)};
 } catch (const UserError&) {
-  return refusal("not a rank of this version");
+  return refusal("it is something else");
 }
 
-Welcome read_verdict(std::string_view verdict, const Answer& answer, const JobToken& token) try {
+Welcome read_verdict(std::string_view verdict, const Meeting& meeting) try {
   ByteReader reader(verdict);
-  if (reader.number<uint8_t>() == 0) return Welcome::kWrongToken;
-  const bool proven =
-      equal(read_digest(reader), proof(token, "server", answer.server, answer.client));
+  const auto word = static_cast<Word>(reader.number<uint8_t>());
+  if (word == Word::kRefused) return Welcome::kWrongToken;
+  if (word == Word::kOtherPort) return Welcome::kOtherPort;
+  const bool proven = equal(read_digest(reader), proof_of_server(meeting));
   return proven && reader.left() == 0 ? Welcome::kAccepted : Welcome::kUnknown;
 } catch (const UserError&) {
   return Welcome::kUnknown;
+}
+
+FrameKeys client_keys(const Meeting& meeting) {
+  const FrameKeys theirs = server_keys(meeting);
+  return {.sending = theirs.receiving, .receiving = theirs.sending};
 }
 
 }  // namespace tenon::distributed

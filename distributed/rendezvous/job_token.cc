@@ -12,10 +12,6 @@ namespace {
 
 constexpr size_t kBlockBytes = kHashBlockBytes;
 
-std::string_view bytes_of(const Digest& digest) {
-  return {reinterpret_cast<const char*>(digest.data()), digest.size()};
-}
-
 std::optional<uint8_t> hex_digit(char digit) {
   if (digit >= '0' && digit <= '9') return static_cast<uint8_t>(digit - '0');
   if (digit >= 'a' && digit <= 'f') return static_cast<uint8_t>(digit - 'a' + 10);
@@ -24,6 +20,10 @@ std::optional<uint8_t> hex_digit(char digit) {
 }
 
 }  // namespace
+
+std::string_view bytes_of(const Digest& digest) {
+  return {reinterpret_cast<const char*>(digest.data()), digest.size()};
+}
 
 JobToken parse_token(std::string_view text, std::string_view source) {
   JobToken token{};
@@ -63,12 +63,15 @@ Digest hmac_sha256(const JobToken& token, std::string_view message) {
   return hmac_sha256(bytes_of(token), message);
 }
 
-bool equal(const Digest& left, const Digest& right) {
-  uint8_t difference = 0;
-  for (size_t i = 0; i < left.size(); ++i) {
-    difference = static_cast<uint8_t>(difference | (left[i] ^ right[i]));
-  }
+bool equal(std::string_view left, std::string_view right) {
+  if (left.size() != right.size()) return false;
+  int difference = 0;
+  for (size_t i = 0; i < left.size(); ++i) difference |= left[i] ^ right[i];
   return difference == 0;
+}
+
+bool equal(const Digest& left, const Digest& right) {
+  return equal(bytes_of(left), bytes_of(right));
 }
 
 }  // namespace tenon::distributed

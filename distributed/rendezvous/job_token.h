@@ -1,5 +1,5 @@
 // The secret that the ranks of one job share, and HMAC-SHA-256 (RFC 2104), by which a rank shows
-// that it knows it without saying it.
+// that it knows it without saying it, and signs what it sends.
 #pragma once
 
 #include <string_view>
@@ -16,9 +16,11 @@ JobToken parse_token(std::string_view text, std::string_view source);
 // other jobs out, not somebody who wants in.
 JobToken derived_token(std::string_view launcher, std::string_view job, unsigned user_id);
 
+std::string_view bytes_of(const Digest& digest);
 Digest hmac_sha256(std::string_view key, std::string_view message);
 Digest hmac_sha256(const JobToken& token, std::string_view message);
 // Takes the same time wherever they differ.
 bool equal(const Digest& left, const Digest& right);
+bool equal(std::string_view left, std::string_view right);
 
 }  // namespace tenon::distributed

@@ -62,6 +62,7 @@ class StoreServer::Loop {
   Loop(Socket listening, const Settings& settings)
       : listening_(std::move(listening)),
         settings_(settings),
+        port_(local_endpoint(listening_).port()),
         where_(fmt::format("rank 0 listens at {}", local_endpoint(listening_).text())),
         members_(static_cast<size_t>(settings.size)),
         announced_(settings.size),
@@ -101,6 +102,7 @@ class StoreServer::Loop {
 
   Socket listening_;
   const Settings settings_;
+  const uint16_t port_;
   const std::string where_;  // and strangers_: for those who wait for ranks to join
   std::vector<Member> members_;
   std::vector<std::unique_ptr<Peer>> peers_;
@@ -222,9 +224,10 @@ void StoreServer::Loop::serve(Peer& peer) {
 }
 
 void StoreServer::Loop::greet(Peer& peer, std::string_view frame) {
-  const Verdict verdict = judge(frame, peer.nonce, settings_.token);
+  const Verdict verdict = judge(frame, peer.nonce, settings_.token, port_);
   peer.channel.push(verdict.frame);
   if (!verdict.accepted) return turn_away(peer, verdict.reason);
+  peer.channel.sign_frames(verdict.keys);
   peer.has_token = true;
   peer.phase = Peer::Phase::kKnown;
   peer.channel.set_longest(kLongestFrame);

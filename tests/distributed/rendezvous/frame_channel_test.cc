@@ -13,6 +13,7 @@ namespace tenon::distributed {
 namespace {
 
 using namespace std::chrono_literals;
+using testing::AllOf;
 using testing::HasSubstr;
 
 class Channel : public testing::Test {
@@ -63,6 +64,102 @@ TEST_F(Channel, CutsOffWhoAnnouncesTooMuch) {
   EXPECT_EQ(right_->next(), std::nullopt);
   EXPECT_TRUE(right_->broke_rules());
   EXPECT_THAT(right_->ended(), HasSubstr("at most 1000"));
+}
+
+class SignedChannel : public Channel {
+ protected:
+  void SetUp() override {
+    Channel::SetUp();
+    const FrameKeys keys{.sending = sha256("there"), .receiving = sha256("back")};
+    left_->sign_frames(keys);
+    right_->sign_frames({.sending = keys.receiving, .receiving = keys.sending});
+  }
+  // What the left side sends, not yet on its way to the right side.
+  std::string bytes_of_frame(std::string_view frame) {
+    left_->push(frame);
+    left_->flush();
+    std::string bytes(4096, ' ');
+    bytes.resize(static_cast<size_t>(::recv(raw_, bytes.data(), bytes.size(), 0)));
+    return bytes;
+  }
+  std::optional<std::string> arrives(std::string_view bytes) {
+    send_raw(bytes);
+    right_->fill();
+    return right_->next();
+  }
+  void expect_that_it_ended() {
+    EXPECT_TRUE(right_->broke_rules());
+    EXPECT_THAT(right_->ended(), AllOf(HasSubstr("MAC"), HasSubstr("different versions")));
+    EXPECT_EQ(arrives(bytes_of_frame("true")), std::nullopt) << "nothing is believed any more";
+  }
+};
+
+TEST_F(SignedChannel, CarriesFramesBothWays) {
+  for (const std::string& frame : {std::string("one"), std::string(), std::string(1000, 'x')}) {
+    left_->push(frame);
+    left_->flush();
+    right_->fill();
+    EXPECT_EQ(right_->next(), frame);
+    right_->push(frame);
+    right_->flush();
+    left_->fill();
+    EXPECT_EQ(left_->next(), frame);
+  }
+}
+
+TEST_F(SignedChannel, WaitsForTheWholeMac) {
+  const std::string bytes = bytes_of_frame("frame");
+  ASSERT_EQ(bytes.size(), 4 + 5 + 16);
+  for (size_t i = 0; i + 1 < bytes.size(); ++i) EXPECT_EQ(arrives({&bytes[i], 1}), std::nullopt);
+  EXPECT_EQ(arrives({&bytes.back(), 1}), "frame");
+}
+
+TEST_F(SignedChannel, EndsAtAnyChangedBit) {
+  for (size_t place = 0; place < 4 + 5 + 16; ++place) {
+    SetUp();
+    std::string bytes = bytes_of_frame("frame");
+    bytes[place] ^= 1;
+    // A length that grew waits for more.
+    EXPECT_EQ(arrives(bytes + std::string(place == 1 ? 256 : 1, ' ')), std::nullopt);
+    if (place == 2 || place == 3) {
+      EXPECT_TRUE(right_->broke_rules()) << "longer than what is taken";
+    } else {
+      expect_that_it_ended();
+    }
+  }
+}
+
+TEST_F(SignedChannel, EndsAtARepeatedFrame) {
+  const std::string bytes = bytes_of_frame("frame");
+  EXPECT_EQ(arrives(bytes), "frame");
+  EXPECT_EQ(arrives(bytes), std::nullopt);
+  expect_that_it_ended();
+}
+
+TEST_F(SignedChannel, EndsWhereFramesChangePlaces) {
+  const std::string first = bytes_of_frame("first"), second = bytes_of_frame("second");
+  EXPECT_EQ(arrives(second + first), std::nullopt);
+  expect_that_it_ended();
+}
+
+TEST_F(SignedChannel, EndsWhereAFrameIsMissing) {
+  (void)bytes_of_frame("first");
+  EXPECT_EQ(arrives(bytes_of_frame("second")), std::nullopt);
+  expect_that_it_ended();
+}
+
+TEST_F(SignedChannel, EndsAtItsOwnFramesSentBack) {
+  right_->push("echo");
+  right_->flush();
+  std::string bytes(64, ' ');
+  bytes.resize(static_cast<size_t>(::recv(left_->fd(), bytes.data(), bytes.size(), 0)));
+  EXPECT_EQ(arrives(bytes), std::nullopt);
+  expect_that_it_ended();
+}
+
+TEST_F(SignedChannel, EndsAtAFrameWithoutMac) {
+  EXPECT_EQ(arrives(std::string("\1\0\0\0d", 5) + std::string(16, 'x')), std::nullopt);
+  expect_that_it_ended();
 }
 
 TEST_F(Channel, RefusesToSendWhatTheOtherSideWouldNotTake) {

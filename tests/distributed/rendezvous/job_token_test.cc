@@ -4,7 +4,6 @@
 #include <gtest/gtest.h>
 
 #include "base/error.h"
-#include "distributed/rendezvous/greeting.h"
 
 namespace tenon::distributed {
 namespace {
@@ -67,62 +66,6 @@ TEST(JobToken, ComparesEveryByte) {
     other[i] ^= 1;
     EXPECT_FALSE(equal(digest, other)) << i;
   }
-}
-
-class Greeting : public testing::Test {
- protected:
-  const JobToken token_ = sha256("token"), other_ = sha256("other");
-  const Nonce nonce_ = new_nonce();
-};
-
-TEST_F(Greeting, EndsWellWhereBothKnowTheToken) {
-  const auto reply = answer(challenge(nonce_), token_);
-  ASSERT_TRUE(reply);
-  EXPECT_LE(reply->frame.size(), kGreetingBytes);
-  const Verdict verdict = judge(reply->frame, nonce_, token_);
-  EXPECT_TRUE(verdict.accepted);
-  EXPECT_EQ(read_verdict(verdict.frame, *reply, token_), Welcome::kAccepted);
-}
-
-TEST_F(Greeting, RefusesAnotherToken) {
-  const auto reply = answer(challenge(nonce_), other_);
-  const Verdict verdict = judge(reply->frame, nonce_, token_);
-  EXPECT_FALSE(verdict.accepted);
-  EXPECT_EQ(verdict.reason, "wrong token");
-  EXPECT_EQ(read_verdict(verdict.frame, *reply, other_), Welcome::kWrongToken);
-}
-
-TEST_F(Greeting, DoesNotTakeAnAnswerTwiceNorTheServersProofForTheClients) {
-  const auto reply = answer(challenge(nonce_), token_);
-  EXPECT_FALSE(judge(reply->frame, new_nonce(), token_).accepted) << "a replay";
-  // A server that does not know the token sends the client's own proof back.
-  const std::string reflected = std::string(1, '\1') + reply->frame.substr(48);
-  ASSERT_EQ(reflected.size(), 33);
-  EXPECT_EQ(read_verdict(reflected, *reply, token_), Welcome::kUnknown);
-}
-
-TEST_F(Greeting, TakesNoOtherBytes) {
-  const std::string good_challenge = challenge(nonce_);
-  const auto reply = answer(good_challenge, token_);
-  const Verdict verdict = judge(reply->frame, nonce_, token_);
-  for (size_t length = 0; length < good_challenge.size(); ++length) {
-    EXPECT_FALSE(answer(good_challenge.substr(0, length), token_)) << length;
-  }
-  for (size_t length = 0; length < reply->frame.size(); ++length) {
-    EXPECT_FALSE(judge(reply->frame.substr(0, length), nonce_, token_).accepted) << length;
-  }
-  for (size_t length = 0; length < verdict.frame.size(); ++length) {
-    EXPECT_NE(read_verdict(verdict.frame.substr(0, length), *reply, token_), Welcome::kAccepted);
-  }
-  for (size_t place = 0; place < reply->frame.size(); ++place) {
-    std::string flipped = reply->frame;
-    flipped[place] ^= 1;
-    EXPECT_FALSE(judge(flipped, nonce_, token_).accepted) << place;
-  }
-  EXPECT_FALSE(answer(good_challenge + "x", token_));
-  EXPECT_FALSE(judge(reply->frame + "x", nonce_, token_).accepted);
-  EXPECT_NE(read_verdict(verdict.frame + "x", *reply, token_), Welcome::kAccepted);
-  EXPECT_FALSE(answer("SSH-2.0-OpenSSH_9.2p1 Debian-2+deb12u3", token_));
 }
 
 }  // namespace

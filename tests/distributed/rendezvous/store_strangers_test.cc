@@ -52,8 +52,10 @@ class ConcurrentStrangers : public testing::Test {
     FrameChannel channel(connect(), kGreetingBytes);
     const auto challenge = wait_for_frame(channel, Clock::now() + 5s);
     EXPECT_TRUE(challenge);
-    channel.push(answer(challenge.value_or(""), places_[0].token).value().frame);
+    const Answer reply = answer(challenge.value_or(""), places_[0].token, places_[0].ports.front());
+    channel.push(reply.frame);
     EXPECT_TRUE(wait_for_frame(channel, Clock::now() + 5s));
+    channel.sign_frames(client_keys(reply.meeting));
     channel.set_longest(kLongestFrame);
     return channel;
   }
