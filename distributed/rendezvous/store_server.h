@@ -4,14 +4,18 @@
 
 #include <chrono>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include "distributed/rendezvous/job_token.h"
 #include "distributed/rendezvous/socket.h"
 
 namespace tenon::distributed {
+
+class StoreLoop;
 
 class StoreServer {
  public:
@@ -20,6 +24,8 @@ class StoreServer {
     JobToken token{};
     std::chrono::milliseconds silence{30'000};  // a rank that is silent for so long is lost
     std::chrono::milliseconds beat{250};        // how often it is heard itself
+    // Which stranger goes where too many come; empty: nobody can foresee it.
+    std::function<uint64_t()> random{};
   };
 
   // `listening` stays open until all ranks are in: the next group may meet at the same port.
@@ -28,8 +34,8 @@ class StoreServer {
   ~StoreServer();
 
  private:
-  class Loop;
-  std::unique_ptr<Loop> loop_;
+  std::unique_ptr<StoreLoop> loop_;
+  std::thread thread_;  // last: it uses the loop
 };
 
 // Listens at the first of these ports that is free, trying for a while; a UserError names what is
