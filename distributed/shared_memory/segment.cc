@@ -95,9 +95,19 @@ Support SharedSegment::open(const std::string& address, size_t bytes, SharedSegm
   if (::stat(path.c_str(), &found) != 0) return failed(path);
   // Behind the same path may be another process's file: process ids differ between containers.
   const Support other = Support::no(path + " is another process's: process ids are not shared");
-  if (!S_ISREG(found.st_mode) || found.st_size != static_cast<off_t>(kFront + bytes)) return other;
-  opened.file_ = ::open(path.c_str(), O_RDWR | O_CLOEXEC);
+  const auto fits = [&] {
+    return S_ISREG(found.st_mode) && found.st_size == static_cast<off_t>(kFront + bytes);
+  };
+  if (!fits()) return other;  // to open a device would be to use it
+  opened.file_ = ::open(path.c_str(), O_RDWR | O_NONBLOCK | O_CLOEXEC);
   if (opened.file_ < 0) return failed(path);
+  // It may have been replaced since, and a file that can shrink would take this process with it.
+  if (::fstat(opened.file_, &found) != 0) return failed(path);
+  if (!fits()) return other;
+  const int seals = ::fcntl(opened.file_, F_GET_SEALS);
+  if (seals < 0 || (seals & F_SEAL_SHRINK) == 0) {
+    return Support::no(path + " is not sealed against shrinking, as memory of a rank is");
+  }
   if (Support mapped = opened.map(kFront + bytes); !mapped) return mapped;
   return hex(opened.mapped_, kSecretBytes) == secret ? Support::yes() : other;
 }

@@ -5,6 +5,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <signal.h>
+#include <sys/mman.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -72,6 +73,34 @@ TEST(SharedSegmentTest, WhatIsNotTheSegmentIsNotOpened) {
   close(device);
   EXPECT_THAT(refusal(with_word(address, 3, "00")), HasSubstr(other));
   EXPECT_THAT(refusal(address, 20'000), HasSubstr(other));
+}
+
+// Pages that are taken away would end whoever reads them.
+TEST(SharedSegmentTest, MemoryThatCouldShrinkIsNotOpened) {
+  constexpr size_t kFront = 4096, kBytes = 10'000;
+  SharedSegment made;
+  ASSERT_EQ(SharedSegment::make(kBytes, made).reason, "");
+  for (const unsigned seals : {0, F_SEAL_GROW, F_SEAL_SHRINK}) {
+    const int copy = memfd_create("copy", MFD_CLOEXEC | MFD_ALLOW_SEALING);
+    ASSERT_EQ(ftruncate(copy, kFront + kBytes), 0);
+    ASSERT_EQ(pwrite(copy, made.memory() - kFront, kFront, 0), ssize_t(kFront));
+    ASSERT_EQ(fcntl(copy, F_ADD_SEALS, seals), 0);
+    SharedSegment opened;
+    const std::string address = with_word(made.address(), 2, std::to_string(copy));
+    const std::string why = SharedSegment::open(address, kBytes, opened).reason;
+    EXPECT_EQ(why.find("not sealed") != why.npos, seals != F_SEAL_SHRINK) << seals << ": " << why;
+    close(copy);
+  }
+  const std::filesystem::path file = testing::TempDir() + "not-sealed-" + std::to_string(getpid());
+  const int plain = open(file.c_str(), O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, 0600);
+  ASSERT_EQ(ftruncate(plain, kFront + kBytes), 0);
+  SharedSegment opened;
+  EXPECT_THAT(
+      SharedSegment::open(with_word(made.address(), 2, std::to_string(plain)), kBytes, opened)
+          .reason,
+      HasSubstr("not sealed"));
+  close(plain);
+  std::filesystem::remove(file);
 }
 
 TEST(SharedSegmentTest, WhoEnteredIsThereUntilItGoes) {
