@@ -35,9 +35,15 @@ class Rewriter {
   void absorb_shape_operands(ir::NodeId id) {
     ir::Node& node = graph_.node(id);
     for (ir::ValueId input : node.inputs) {
-      if (!is_shape_value(input)) continue;
+      if (!is_shape_value(input) && !is_end_of_range(node, input)) continue;
       node.sources = ir::merge_sources(node.sources, graph_.producer(input)->sources);
     }
+  }
+
+  // A Range of floats ends at a size that was made one, and is as long as that says.
+  bool is_end_of_range(const ir::Node& node, ir::ValueId input) const {
+    const ir::Node* cast = node.is("Range") && input != kNoValue ? graph_.producer(input) : nullptr;
+    return cast && cast->is("Cast") && is_shape_value(cast->input(0));
   }
 
   void drop_target(ir::NodeId id) {

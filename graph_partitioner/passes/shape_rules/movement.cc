@@ -259,24 +259,25 @@ void constant(NodeFacts& facts) {
 }
 
 void range(NodeFacts& facts) {
-  const auto start = facts.elements(0), limit = facts.elements(1), delta = facts.elements(2);
-  if (start && limit && delta && start->size() == 1 && limit->size() == 1 && delta->size() == 1) {
-    const Dim& step = delta->front();
+  const auto start = facts.whole_number(0), limit = facts.whole_number(1);
+  const auto step = facts.whole_number(2);
+  if (start && limit && step) {
     // The smallest integer has no positive counterpart.
-    if (!step.is_constant() || step.is(0) || step.is(std::numeric_limits<int64_t>::min())) return;
-    const Dim span =
-        step.value() > 0 ? limit->front() - start->front() : start->front() - limit->front();
-    return facts.set_shape(0, {max(ceil_div(span, std::abs(step.value())), 0)});
+    if (!step->is_constant() || step->is(0) || step->is(std::numeric_limits<int64_t>::min())) {
+      return;
+    }
+    const Dim span = step->value() > 0 ? *limit - *start : *start - *limit;
+    return facts.set_shape(0, {max(ceil_div(span, std::abs(step->value())), 0)});
   }
   const auto first = facts.constant(0), last = facts.constant(1), by = facts.constant(2);
   if (!first || !last || !by || first->elements() != 1 || last->elements() != 1 ||
       by->elements() != 1) {
     return;
   }
-  const double step = load_element(by->dtype, by->data, 0);
+  const double stride = load_element(by->dtype, by->data, 0);
   const double span =
       load_element(last->dtype, last->data, 0) - load_element(first->dtype, first->data, 0);
-  const double count = std::ceil(span / step);
+  const double count = std::ceil(span / stride);
   if (count < 1e12) facts.set_shape(0, {static_cast<int64_t>(std::max(count, 0.0))});
 }
 

@@ -1,6 +1,7 @@
 #include "graph_partitioner/passes/shape_rules/rule.h"
 
 #include <algorithm>
+#include <cmath>
 #include <limits>
 
 #include <fmt/format.h>
@@ -60,6 +61,48 @@ std::optional<std::vector<Dim>> integer_elements(const ir::Tensor& tensor) {
     result.emplace_back(load_integer(tensor.dtype, tensor.data, i));
   }
   return result;
+}
+
+namespace {
+
+// Up to which all whole numbers are exact, and so is the difference of two.
+std::optional<int64_t> exact_below(DType dtype) {
+  switch (dtype) {
+    case DType::kF64:
+      return int64_t{1} << 52;
+    case DType::kF32:
+      return int64_t{1} << 23;
+    case DType::kF16:
+      return int64_t{1} << 10;
+    case DType::kBF16:
+      return int64_t{1} << 7;
+    default:
+      return std::nullopt;
+  }
+}
+
+}  // namespace
+
+std::optional<Dim> NodeFacts::whole_number(size_t index) {
+  if (const auto known = elements(index)) {
+    return known->size() == 1 ? std::optional(known->front()) : std::nullopt;
+  }
+  const auto limit = exact_below(dtype(index));
+  if (!limit) return std::nullopt;
+  if (const ir::TensorPtr tensor = constant(index)) {
+    if (tensor->elements() != 1) return std::nullopt;
+    const double value = load_element(tensor->dtype, tensor->data, 0);
+    const bool is_whole =
+        value == std::floor(value) && std::abs(value) <= static_cast<double>(*limit);
+    return is_whole ? std::optional(Dim(static_cast<int64_t>(value))) : std::nullopt;
+  }
+  const ir::Node* cast = has_input(index) ? graph_.producer(node_.input(index)) : nullptr;
+  if (!cast || !cast->is("Cast")) return std::nullopt;
+  const auto& whole = graph_.value(cast->input(0)).elements;
+  if (!whole || whole->size() != 1) return std::nullopt;
+  require(whole->front(), ir::Relation::kAtMost, *limit);
+  require(-*limit, ir::Relation::kAtMost, whole->front());
+  return whole->front();
 }
 
 std::optional<std::vector<int64_t>> NodeFacts::integers(size_t index) const {

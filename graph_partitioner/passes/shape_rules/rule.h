@@ -29,6 +29,9 @@ class NodeFacts {
   const Shape* given_shape(size_t output) const;  // what the output has already
   // Elements of an integer tensor: a small constant's, or what shape arithmetic knows.
   std::optional<std::vector<Dim>> elements(size_t index) const;
+  // The one element of a tensor of any type that is a whole number: a constant's, what shape
+  // arithmetic knows, or that behind a Cast to floats, which must hold it exactly.
+  std::optional<Dim> whole_number(size_t index);
   std::optional<std::vector<int64_t>> integers(size_t index) const;
   ir::TensorPtr constant(size_t index) const;
   // The list in attribute `name`, or else in input `index`; nullopt when neither is known.
