@@ -76,6 +76,7 @@ constexpr auto kTable = std::to_array<Primitive>({
     {"Expand", kMovement, 1, false},
     {"tenon::BlockExpand", kMovement, 1, false},
     {"Gather", kMovement, 2, false},
+    {kPick, kMovement, 2, false},
     {"tenon::Pad", kMovement, 2, false},
     {"Reshape", kMovement, 1, false},
 });

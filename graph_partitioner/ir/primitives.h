@@ -22,6 +22,13 @@ struct Primitive {
 };
 
 std::span<const Primitive> primitives();
+// The axis that is picked along goes, and what is left of the data broadcasts with the indices:
+// data [n,c,1,h,w] by indices [n,1,p,1] along axis 3 is data[n,c,0,indices[n,0,p,0],w].
+inline constexpr std::string_view kPick = "tenon::Pick";
+
+// Whether its second operand is a list of indices, which stays in memory.
+inline bool reads_indices(std::string_view op) { return op == "Gather" || op == kPick; }
+
 const Primitive* find_primitive(std::string_view op);  // null when it is not one
 bool is_primitive(std::string_view op, PrimitiveClass kind);
 

@@ -27,6 +27,7 @@ const std::unordered_map<std::string_view, Rule>& rules_by_op() {
         decomposition::movement_rules(),
         decomposition::position_rules(),
         decomposition::resize_rules(),
+        decomposition::grid_sample_rules(),
         decomposition::variadic_rules(),
         decomposition::collective_rules(),
     });

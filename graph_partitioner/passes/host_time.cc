@@ -61,6 +61,7 @@ constexpr StockOp kStockOps[] = {
     {"Flatten", 0},
     {"Gather", 0.2},
     {"Gelu", 0.5},
+    {"GridSample", 2},  // or up to 100: of few channels, by padding_mode and mode
     {"Identity", 0},
     {"LayerNormalization", 0.45},
     {"Pow", 0.35},

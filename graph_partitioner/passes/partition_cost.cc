@@ -145,7 +145,8 @@ bool is_plain(const ir::Graph& fused, const ir::Attention& attention) {
 
 bool multiplies(const ir::Node& node) {
   return node.is(ir::kScaledDot) || node.is(ir::kAttention) || node.is(ir::kPagedAttention) ||
-         node.is("Conv") || node.is("com.microsoft::FusedConv") || node.is(ir::kChannelsLastConv);
+         node.is("Conv") || node.is("ConvTranspose") || node.is("com.microsoft::FusedConv") ||
+         node.is(ir::kChannelsLastConv);
 }
 
 }  // namespace

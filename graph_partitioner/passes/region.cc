@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <utility>
 
+#include "graph_partitioner/ir/primitives.h"
+
 namespace tenon {
 
 using ir::Graph;
@@ -104,7 +106,7 @@ Outlined outline(const Graph& graph, const std::vector<NodeId>& nodes,
   // Indices stay in memory, where they are checked before the kernel runs.
   for (const NodeId id : nodes) {
     const Node& node = graph.node(id);
-    if (node.is("Gather") && graph.producer(node.input(1)) == nullptr) {
+    if (ir::reads_indices(node.op) && graph.producer(node.input(1)) == nullptr) {
       outliner.add_input(node.input(1));
     }
   }

@@ -6,6 +6,7 @@
 #include <string_view>
 
 #include "base/error.h"
+#include "graph_partitioner/ir/primitives.h"
 
 namespace tenon::tiling {
 namespace {
@@ -106,6 +107,7 @@ class Walk {
         {"Expand", &Walk::expand},
         {"tenon::BlockExpand", &Walk::block_expand},
         {"Gather", &Walk::gather},
+        {ir::kPick, &Walk::pick},
         {"tenon::Pad", &Walk::pad},
         {"Reshape", &Walk::reshape},
     });
@@ -181,20 +183,37 @@ class Walk {
         indices.size() != data.size() - 1 + index_shape.size()) {
       throw Unsupported{"Gather with a bad axis or shape"};
     }
-    if (body_.producer(node.input(1)) != nullptr) {
-      throw Unsupported{"Gather indices are computed in the same loop"};
-    }
     const auto first = indices.begin() + axis;
     const auto last = first + static_cast<std::ptrdiff_t>(index_shape.size());
-    add_gather(node.input(1), Coordinates(first, last), data[axis]);
-    gathers_.back().from_end = node.integer("from_end", 1) != 0;
     Coordinates result(indices.begin(), first);
-    result.push_back({Coordinate::Source::kGather, static_cast<int>(gathers_.size()) - 1, 1, 0, 1});
+    result.push_back(add_gather(node, Coordinates(first, last), data[axis]));
     result.insert(result.end(), last, indices.end());
     return result;
   }
 
-  void add_gather(ValueId value, const Coordinates& indices, const Dim& bound) {
+  Coordinates pick(const Node& node, const Coordinates& indices) {
+    const Shape& data = shape_of(node.input(0));
+    const Shape& result = shape_of(node.output(0));
+    const int64_t axis = node.integer("axis", 0);
+    if (axis < 0 || axis >= static_cast<int64_t>(data.size()) ||
+        indices.size() != data.size() - 1) {
+      throw Unsupported{"tenon::Pick with a bad axis or shape"};
+    }
+    Shape rest = data;
+    rest.erase(rest.begin() + axis);
+    const Coordinates own = broadcast_to(indices, result, shape_of(node.input(1)));
+    const Coordinate picked = add_gather(node, own, data[axis]);
+    Coordinates read = broadcast_to(indices, result, rest);
+    read.insert(read.begin() + axis, picked);
+    return read;
+  }
+
+  // `indices`: where the node's own indices are read.
+  Coordinate add_gather(const Node& node, const Coordinates& indices, const Dim& bound) {
+    const ValueId value = node.input(1);
+    if (body_.producer(value) != nullptr) {
+      throw Unsupported{"Gather indices are computed in the same loop"};
+    }
     Access own;
     own.strides.assign(domain_.size(), Dim(0));
     own.input = value;
@@ -210,7 +229,9 @@ class Walk {
     term.indices_strides = own.strides;
     term.indices_blocks = own.blocks;
     term.bound = bound;
+    term.from_end = node.integer("from_end", 1) != 0;
     gathers_.push_back(std::move(term));
+    return {Coordinate::Source::kGather, static_cast<int>(gathers_.size()) - 1, 1, 0, 1};
   }
 
   Coordinates pad(const Node& node, const Coordinates& indices) {

@@ -139,7 +139,7 @@ class ProblemMaker {
   std::string reader_of(ir::ValueId indices) const {
     for (const ir::NodeId id : problem_.body->consumers(indices)) {
       const ir::Node& reader = problem_.body->node(id);
-      if (reader.is("Gather")) {
+      if (ir::reads_indices(reader.op)) {
         if (reader.input(1) == indices) return reader.name;
       } else if (is_movement(reader)) {
         if (std::string found = reader_of(reader.output(0)); !found.empty()) return found;

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include "base/error.h"
+#include "graph_partitioner/ir/primitives.h"
 #include "kernels/reference/op.h"
 
 namespace tenon::kernels::reference {
@@ -44,6 +45,21 @@ Outputs gather(const Call& call) {
   const size_t axis = normal_axis(call.node.integer("axis", 0), data.dims.size());
   return {remap(data, gathered_dims(data.dims, axis, indices.dims), [&](const Index& index) {
     return flat_index(data.dims, gathered_index(index, data.dims, axis, indices));
+  })};
+}
+
+// tenon::Pick: an axis is picked along, the others broadcast with the indices.
+Outputs pick(const Call& call) {
+  const ReferenceTensor &data = call.input(0), &indices = call.input(1);
+  const auto axis = static_cast<std::ptrdiff_t>(call.node.integer("axis", 0));
+  Dims rest = data.dims;
+  rest.erase(rest.begin() + axis);
+  return {remap(data, broadcast_dims(rest, indices.dims), [&](const Index& index) {
+    const int64_t at = broadcast_index(indices.dims, index);
+    Index from;
+    for (size_t i = 0; i < rest.size(); ++i) from.push_back(rest[i] == 1 ? 0 : index[i]);
+    from.insert(from.begin() + axis, index_at(indices, at, data.dims[static_cast<size_t>(axis)]));
+    return flat_index(data.dims, from);
   })};
 }
 
@@ -175,6 +191,7 @@ Outputs tensor_scatter(const Call& call) {
 
 constexpr auto kOps = std::to_array<OpEntry>({
     {"Gather", gather},
+    {ir::kPick, pick},
     {"com.microsoft::GatherBlockQuantized", gather_block_quantized},
     {"GatherElements", gather_elements},
     {"GatherND", gather_nd},

@@ -145,8 +145,9 @@ TEST(Partition, SizesAreKnownBehindANodeOfOthers) {
 TEST(Partition, AnOpWithoutAKernelHasASizeAllTheSame) {
   const ir::Graph graph = ir::parse(R"(graph main {
   input %x: f32[n,c,h,w]
-  input %grid: f32[n,p,q,2]
-  %g: f32[*] = GridSample@20(%x, %grid) sources=[0]
+  input %rois: f32[p,4]
+  input %owners: i64[p]
+  %g: f32[*] = RoiAlign@16(%x, %rois, %owners) {output_height=3, output_width=2} sources=[0]
   %r: f32[*] = RandomNormalLike@1(%g) sources=[1]
   %y: f32[*] = Neg@13(%r) sources=[2]
   output %y
@@ -156,7 +157,7 @@ TEST(Partition, AnOpWithoutAKernelHasASizeAllTheSame) {
   const Partitioning got = partition(graph, run_fused_ops, options);
   ASSERT_EQ(got.partitions.size(), 1u);
   EXPECT_EQ(got.partitions[0].sources, std::vector<int>{2});
-  EXPECT_EQ(text(*got.partitions[0].inputs[0].shape), "[n,c,p,q]");
+  EXPECT_EQ(text(*got.partitions[0].inputs[0].shape), "[p,c,3,2]");
 }
 
 // An attribute that the table of known ops lacks may change what the rule says.

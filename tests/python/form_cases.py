@@ -4,6 +4,7 @@ means, where stock refuses the Run or gives something else than a formula would.
 from __future__ import annotations
 
 import numpy as np
+from onnx import TensorProto, helper
 from size_models import FLOAT, INT64, case, integers, node, numbers, tail
 
 SIZES = {"zero": integers(0), "one": integers(1)}
@@ -179,9 +180,43 @@ for a_type, b_type in (
             constants={"b": codes(b_type, 33, 7), "u": codes(a_type), "v": zeros},
         )
 
+# --- positions as floats ---
+
+for element in (FLOAT, TensorProto.DOUBLE):
+    kind = helper.tensor_dtype_to_np_dtype(element)
+    case(
+        f"Positions of {kind.name}, as many as there are",
+        [
+            node("Shape", "x", "shape"),
+            node("Gather", "shape last", "n", axis=0),
+            node("Cast", "n", "f", to=element),
+            node("Range", "none f one", "p"),
+            node("Cast", "p", "q", to=FLOAT),
+            node("Add", "x q", "a"),
+            *tail("a"),
+        ],
+        {"x": ["m", "n"]},
+        *({"x": numbers(*size)} for size in ((2, 5), (3, 1), (1, 0), (0, 4))),
+        constants={"last": np.array(1), "none": np.array(0, kind), "one": np.array(1, kind)},
+    )
+for start, step in ((1.5, 1), (2, 3), (7, -2), (0, 0.5)):
+    case(
+        f"A Range of floats from {start} by {step}",
+        [
+            node("Shape", "x", "n", start=0, end=1),
+            node("Squeeze", "n", "s"),
+            node("Cast", "s", "f", to=FLOAT),
+            node("Range", "from f by", "p"),
+            *tail("p"),
+        ],
+        {"x": ["n"]},
+        *({"x": numbers(size)} for size in (0, 1, 2, 5, 8)),
+        constants={"from": np.array(start, np.float32), "by": np.array(step, np.float32)},
+    )
+
 # --- resizing by named axes ---
 
-for mode in ("nearest", "linear"):
+for mode in ("nearest", "linear", "cubic"):
     case(
         f"Resize {mode} of two axes to sizes",
         [
@@ -208,7 +243,7 @@ case(
     "Behind a Resize that nobody here runs",
     [
         node("Shape", "z", "sizes", start=2, end=4),
-        node("Resize", "x _ _ sizes", "r", axes=[2, 3], mode="cubic"),
+        node("Resize", "x _ _ sizes", "r", axes=[2, 3], mode="linear", antialias=1),
         node("Shape", "z", "shape", start=2, end=4),
         node("Concat", "three shape", "to", axis=0),
         node("Reshape", "r to", "v"),

@@ -3,6 +3,7 @@
 #include <numeric>
 
 #include "base/convert.h"
+#include "graph_partitioner/ir/primitives.h"
 
 namespace tenon::decomposition {
 namespace {
@@ -228,6 +229,17 @@ ValueId Emitter::gather(ValueId data, ValueId indices, int64_t axis, bool from_e
   node.attributes["axis"] = axis;
   if (!from_end) node.attributes["from_end"] = int64_t{0};
   return emit(std::move(node), dtype(data), std::move(to));
+}
+
+ValueId Emitter::pick(ValueId data, ValueId indices, int64_t axis, bool from_end) {
+  Shape rest = *shape(data);
+  rest.erase(rest.begin() + axis);
+  Node node;
+  node.op = std::string(ir::kPick);
+  node.inputs = {data, indices};
+  node.attributes["axis"] = axis;
+  if (!from_end) node.attributes["from_end"] = int64_t{0};
+  return emit(std::move(node), dtype(data), broadcast_shapes(rest, *shape(indices)));
 }
 
 ValueId Emitter::pad(ValueId x, std::vector<Dim> begins, ValueId fill, Shape to) {

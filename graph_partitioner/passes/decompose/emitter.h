@@ -60,6 +60,8 @@ class Emitter {
   ValueId block_expand(ValueId x, int64_t axis, int64_t block, const Dim& size);
   // Negative indices count from the end, or fail the Run.
   ValueId gather(ValueId data, ValueId indices, int64_t axis, bool from_end = true);
+  // tenon::Pick: what is left of the data broadcasts with the indices, which are as gather()'s.
+  ValueId pick(ValueId data, ValueId indices, int64_t axis, bool from_end = true);
   ValueId pad(ValueId x, std::vector<Dim> begins, ValueId fill, Shape to);
   // Any op with one output; name and sources are those of the node being replaced.
   ValueId emit(Node node, DType dtype, std::optional<Shape> shape);

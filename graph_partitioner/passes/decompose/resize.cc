@@ -1,21 +1,32 @@
 // Resize and Upsample: along each axis, elements that are picked by where they come from, or
-// weighed between two neighbours.
+// weighed between two neighbours or four.
 #include <algorithm>
 #include <array>
 #include <cmath>
+#include <numeric>
+#include <span>
 #include <string>
 
 #include "base/convert.h"
+#include "graph_partitioner/passes/decompose/interpolation.h"
 #include "graph_partitioner/passes/decompose/rules.h"
 
 namespace tenon::decomposition {
 namespace {
 
+constexpr int64_t kMostKnown = 1 << 16;
+
+enum class Kernel { kNearest, kLinear, kCubic };
+
 struct Form {
-  bool linear = false;
-  std::string place;           // coordinate_transformation_mode
-  std::string nearest;         // nearest_mode
-  std::vector<double> scales;  // one per axis; empty: by the sizes
+  Kernel kernel = Kernel::kNearest;
+  std::string place;                // coordinate_transformation_mode
+  std::string nearest;              // nearest_mode
+  std::vector<double> scales = {};  // one per axis; empty: by the sizes
+  double slope = kUsualSlope;
+  bool excludes_outside = false;  // neighbours that are not there count for nothing
+
+  bool weighs() const { return kernel != Kernel::kNearest; }
 };
 
 constexpr auto kPlaces = std::to_array<std::string_view>(
@@ -26,33 +37,39 @@ class Resizing {
   Resizing(Emitter& emit, const Form& form, const Shape& from, const Shape& to)
       : emit_(emit), form_(form), from_(from), to_(to) {}
 
-  ValueId along(ValueId x, size_t axis) {
-    if (is_same(axis)) return x;
-    if (repeats(axis)) {
-      const auto block = static_cast<int64_t>(form_.scales[axis]);
-      return emit_.block_expand(x, static_cast<int64_t>(axis), block, to_[axis]);
-    }
-    const ValueId place = place_of(axis);
-    if (!form_.linear) return gather(x, rounded(place), axis);
-    return between(x, place, axis);
+  ValueId run(ValueId x) {
+    if (form_.weighs()) return weighed(x);
+    for (size_t axis = 0; axis < from_.size(); ++axis) x = along(x, axis);
+    return x;
   }
 
   // The runtime weighs pixels only, and refuses other axes.
   bool weighs_pixels() const {
     const size_t rank = from_.size();
+    if (form_.kernel == Kernel::kCubic) return rank == 2 || (rank == 4 && is_same(0) && is_same(1));
     if (rank < 4) return rank > 1;
     if (rank > 5 || !is_same(0)) return false;
     return is_same(1) || (rank == 4 && is_same(3));
   }
 
  private:
+  ValueId along(ValueId x, size_t axis) {
+    if (is_same(axis)) return x;
+    if (repeats(axis)) {
+      const auto block = static_cast<int64_t>(form_.scales[axis]);
+      return emit_.block_expand(x, static_cast<int64_t>(axis), block, to_[axis]);
+    }
+    const ValueId index = index_of(rounded(place_of(axis)), axis);
+    return emit_.gather(x, index, static_cast<int64_t>(axis), false);
+  }
+
   bool is_same(size_t axis) const {
     return from_[axis] == to_[axis] && (form_.scales.empty() || form_.scales[axis] == 1);
   }
 
   // Each element a whole number of times: every way to round finds the same one.
   bool repeats(size_t axis) const {
-    if (form_.linear || form_.scales.empty()) return false;
+    if (form_.weighs() || form_.scales.empty()) return false;
     const double scale = form_.scales[axis];
     if (scale < 1 || scale != std::floor(scale) ||
         to_[axis] != from_[axis] * Dim(static_cast<int64_t>(scale))) {
@@ -69,10 +86,22 @@ class Resizing {
     return emit_.binary("Div", to, from);
   }
 
+  // 0, 1, … f32[size]. What is known now is a constant, and so is all that follows from it.
+  ValueId numbers_to(const Dim& size) {
+    if (!size.is_constant() || size.value() > kMostKnown) {
+      const ValueId index = emit_.position({size}, 0);
+      return emit_.cast(index, DType::kF32);
+    }
+    std::vector<float> numbers(static_cast<size_t>(size.value()));
+    std::iota(numbers.begin(), numbers.end(), 0.0F);
+    return emit_.constant(
+        ir::Tensor::copy(DType::kF32, {size.value()}, std::as_bytes(std::span(numbers))),
+        {size.value()});
+  }
+
   // Where each result's element lies in x, f32[to], as the runtime computes it.
   ValueId place_of(size_t axis) {
-    const ValueId index = emit_.position({to_[axis]}, 0);
-    const ValueId at = emit_.cast(index, DType::kF32);
+    const ValueId at = numbers_to(to_[axis]);
     if (form_.place == "align_corners") {
       const ValueId steps = emit_.dim_value(max(to_[axis] - 1, 1), DType::kF32);
       const ValueId last = emit_.dim_value(from_[axis] - 1, DType::kF32);
@@ -108,23 +137,71 @@ class Resizing {
     return emit_.binary("Max", most, 0.0);
   }
 
-  ValueId gather(ValueId x, ValueId place, size_t axis) {
-    const ValueId index = emit_.cast(inside(place, axis), DType::kI64);
-    return emit_.gather(x, index, static_cast<int64_t>(axis), false);
+  ValueId index_of(ValueId place, size_t axis) {
+    return emit_.cast(inside(place, axis), DType::kI64);
   }
 
-  ValueId between(ValueId x, ValueId place, size_t axis) {
-    const ValueId cut = inside(place, axis);
-    const ValueId below = emit_.unary("Floor", cut);
-    const ValueId above = emit_.binary("Add", below, 1.0);
-    const ValueId weight = emit_.binary("Sub", cut, below);
-    Shape line(from_.size() - axis, Dim(1));
+  // f32[to] against the axes of the result and `more` behind them.
+  ValueId along_axis(ValueId list, size_t axis, size_t more = 0) {
+    Shape line(from_.size() - axis + more, Dim(1));
     line[0] = to_[axis];
-    const ValueId share = emit_.reshape(weight, line);
-    const ValueId first = gather(x, below, axis), second = gather(x, above, axis);
-    const ValueId step = emit_.binary("Sub", second, first);
-    const ValueId part = emit_.binary("Mul", step, share);
-    return emit_.binary("Add", first, part);
+    return emit_.reshape(list, line);
+  }
+
+  // Each axis that is weighed stands behind one that the result has in its place.
+  ValueId weighed(ValueId x) {
+    Shape apart;
+    std::vector<PickedAxis> axes;
+    for (size_t axis = 0; axis < from_.size(); ++axis) {
+      if (!is_same(axis)) apart.emplace_back(1);
+      apart.push_back(from_[axis]);
+    }
+    size_t more = apart.size() - from_.size();
+    for (size_t axis = 0; axis < from_.size(); ++axis) {
+      if (!is_same(axis)) axes.push_back(taps_of(axis, --more));
+    }
+    const ValueId pixels = emit_.reshape(x, apart);
+    return axes.empty() ? pixels : interpolate(emit_, pixels, axes);
+  }
+
+  // `more`: axes behind it that are still to be picked along.
+  PickedAxis taps_of(size_t axis, size_t more) {
+    const bool is_cubic = form_.kernel == Kernel::kCubic;
+    const ValueId given = place_of(axis);
+    const ValueId place = is_cubic ? given : inside(given, axis);
+    const ValueId below = emit_.unary("Floor", place);
+    const ValueId share = emit_.binary("Sub", place, below);
+    std::vector<ValueId> pixels;
+    for (int tap = is_cubic ? -1 : 0; tap <= (is_cubic ? 2 : 1); ++tap) {
+      const ValueId pixel = tap == 0 ? below : emit_.binary("Add", below, static_cast<double>(tap));
+      pixels.push_back(pixel);
+    }
+    PickedAxis made;
+    made.axis = static_cast<int64_t>(axis) + 1;
+    made.weights =
+        is_cubic ? cubic_weights(emit_, share, form_.slope) : linear_weights(emit_, share);
+    if (is_cubic && form_.excludes_outside)
+      made.weights = of_those_inside(made.weights, pixels, axis);
+    for (ValueId& weight : made.weights) weight = along_axis(weight, axis);
+    for (const ValueId pixel : pixels) {
+      made.indices.push_back(along_axis(index_of(pixel, axis), axis, more));
+    }
+    return made;
+  }
+
+  std::vector<ValueId> of_those_inside(const std::vector<ValueId>& weights,
+                                       const std::vector<ValueId>& pixels, size_t axis) {
+    std::vector<ValueId> kept;
+    ValueId sum = kNoValue;
+    for (size_t tap = 0; tap < pixels.size(); ++tap) {
+      const ValueId there = inside(pixels[tap], axis);
+      const ValueId is_there = emit_.compare("Equal", there, pixels[tap]);
+      const ValueId zero = emit_.scalar(DType::kF32, 0.0);
+      kept.push_back(emit_.where(is_there, weights[tap], zero));
+      sum = sum == kNoValue ? kept[tap] : emit_.binary("Add", sum, kept[tap]);
+    }
+    for (ValueId& weight : kept) weight = emit_.binary("Div", weight, sum);
+    return kept;
   }
 
   Emitter& emit_;
@@ -158,12 +235,10 @@ Results resized(Emitter& emit, const Node& node, Form form, size_t scales) {
   if (!read_scales(emit, node, scales, *from, form)) return {};
   const DType dtype = emit.dtype(node.input(0));
   const bool is_real = dtype == DType::kF32 || dtype == DType::kF16 || dtype == DType::kBF16;
-  if (form.linear && !is_real) return {};
+  if (form.weighs() && !is_real) return {};
   Resizing resizing(emit, form, *from, *to);
-  if (form.linear && !resizing.weighs_pixels()) return {};
-  ValueId x = form.linear ? emit.widen(node.input(0)) : node.input(0);
-  for (size_t axis = 0; axis < from->size(); ++axis) x = resizing.along(x, axis);
-  return {x};
+  if (form.weighs() && !resizing.weighs_pixels()) return {};
+  return {resizing.run(node.input(0))};
 }
 
 bool is_linear(const std::string& mode) { return mode == "linear" || mode == "bilinear"; }
@@ -172,17 +247,21 @@ bool is_linear(const std::string& mode) { return mode == "linear" || mode == "bi
 Results upsample(Emitter& emit, const Node& node) {
   const std::string mode = node.text("mode", "nearest");
   if (mode != "nearest" && !is_linear(mode)) return {};
-  return resized(emit, node, {is_linear(mode), "asymmetric", "floor", {}}, 1);
+  const Kernel kernel = is_linear(mode) ? Kernel::kLinear : Kernel::kNearest;
+  return resized(emit, node, {.kernel = kernel, .place = "asymmetric", .nearest = "floor"}, 1);
 }
 
 Results resize(Emitter& emit, const Node& node) {
   if (node.since_version == 10) return upsample(emit, node);
   const std::string mode = node.text("mode", "nearest");
-  Form form{mode == "linear",
-            node.text("coordinate_transformation_mode", "half_pixel"),
-            node.text("nearest_mode", "round_prefer_floor"),
-            {}};
-  if (mode != "nearest" && mode != "linear") return {};
+  Form form{.kernel = mode == "linear"  ? Kernel::kLinear
+                      : mode == "cubic" ? Kernel::kCubic
+                                        : Kernel::kNearest,
+            .place = node.text("coordinate_transformation_mode", "half_pixel"),
+            .nearest = node.text("nearest_mode", "round_prefer_floor"),
+            .slope = node.number("cubic_coeff_a", static_cast<float>(kUsualSlope)),
+            .excludes_outside = node.integer("exclude_outside", 0) != 0};
+  if (mode != "nearest" && mode != "linear" && mode != "cubic") return {};
   if (std::find(kPlaces.begin(), kPlaces.end(), form.place) == kPlaces.end()) return {};
   if (node.integer("antialias", 0) != 0) return {};
   if (node.text("keep_aspect_ratio_policy", "stretch") != "stretch") return {};

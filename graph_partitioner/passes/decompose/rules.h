@@ -26,6 +26,7 @@ std::span<const NamedRule> quantization_rules();
 std::span<const NamedRule> movement_rules();
 std::span<const NamedRule> position_rules();
 std::span<const NamedRule> resize_rules();
+std::span<const NamedRule> grid_sample_rules();
 std::span<const NamedRule> variadic_rules();
 std::span<const NamedRule> collective_rules();
 

@@ -79,6 +79,8 @@ void grid_sample(NodeFacts& facts) {
   const Shape* data = facts.shape(0);
   const Shape* grid = facts.shape(1);
   if (!data || !grid || data->size() < 3 || grid->size() != data->size()) return;
+  facts.require_equal((*grid)[0], (*data)[0]);
+  facts.require_equal(grid->back(), static_cast<int64_t>(data->size()) - 2);
   Shape result{(*data)[0], (*data)[1]};
   result.insert(result.end(), grid->begin() + 1, grid->end() - 1);
   facts.set_shape(0, std::move(result));

@@ -1,6 +1,7 @@
 // Ops that pick elements: slices, splits, gathers, padding.
 #include <algorithm>
 
+#include "graph_partitioner/ir/primitives.h"
 #include "graph_partitioner/passes/shape_rules/rule.h"
 
 namespace tenon {
@@ -59,6 +60,18 @@ void gather(NodeFacts& facts) {
   result.insert(result.end(), indices->begin(), indices->end());
   result.insert(result.end(), data->begin() + static_cast<std::ptrdiff_t>(*axis) + 1, data->end());
   facts.set_shape(0, std::move(result));
+}
+
+void pick(NodeFacts& facts) {
+  const Shape* data = facts.shape(0);
+  const Shape* indices = facts.shape(1);
+  if (!data || !indices) return;
+  const auto axis = normal_axis(facts.node().integer("axis", 0), data->size());
+  if (!axis) return;
+  Shape rest = *data;
+  rest.erase(rest.begin() + static_cast<std::ptrdiff_t>(*axis));
+  facts.require_broadcast({rest, *indices});
+  if (auto result = broadcast_shapes(rest, *indices)) facts.set_shape(0, std::move(*result));
 }
 
 void gather_elements(NodeFacts& facts) {
@@ -166,6 +179,7 @@ constexpr ShapeRule kRules[] = {
     {"OneHot", one_hot},
     {"Pad", pad},
     {"Slice", slice},
+    {ir::kPick, pick},
     {"Split", split},
     {"TopK", top_k},
     {"com.microsoft::GatherBlockQuantized", gather_block_quantized},

@@ -9,6 +9,7 @@
 #include <fmt/format.h>
 
 #include "base/error.h"
+#include "graph_partitioner/ir/primitives.h"
 #include "tests/graph_partitioner/equivalence.h"
 
 namespace tenon::tiling {
@@ -118,8 +119,8 @@ class RandomMovement {
   void add_random_op() {
     constexpr std::array kOps{&RandomMovement::transpose, &RandomMovement::slice,
                               &RandomMovement::expand,    &RandomMovement::block_expand,
-                              &RandomMovement::gather,    &RandomMovement::pad,
-                              &RandomMovement::reshape};
+                              &RandomMovement::gather,    &RandomMovement::pick_along,
+                              &RandomMovement::pad,       &RandomMovement::reshape};
     (this->*kOps[pick(0, kOps.size() - 1)])();
   }
 
@@ -193,6 +194,31 @@ class RandomMovement {
     node.inputs = {body_.add_input(indices)};
     to.erase(to.begin() + axis);
     to.insert(to.begin() + axis, index_dims.begin(), index_dims.end());
+    add(node, to);
+  }
+
+  void pick_along() {
+    auto to = dims();
+    const int64_t axis = pick(0, to.size() - 1);
+    if (to.size() < 2 || to[axis] < 3 || gathered_ || padded_) return;
+    gathered_ = true;
+    to.erase(to.begin() + axis);
+    ir::Value indices;
+    indices.name = "i";
+    indices.dtype = DType::kI64;
+    std::vector<int64_t> index_dims = to;
+    for (size_t i = 0; i < to.size(); ++i) {
+      if (to[i] == 1) {
+        to[i] = index_dims[i] = pick(1, 3);
+      } else if (pick(0, 2) == 0) {
+        index_dims[i] = 1;
+      }
+    }
+    indices.shape = make_shape(index_dims);
+    ir::Node node;
+    node.op = ir::kPick;
+    node.attributes["axis"] = axis;
+    node.inputs = {body_.add_input(indices)};
     add(node, to);
   }
 
