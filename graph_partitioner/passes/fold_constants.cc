@@ -7,6 +7,7 @@
 #include "base/checked.h"
 #include "base/convert.h"
 #include "graph_partitioner/ir/fusions.h"
+#include "graph_partitioner/ir/primitives.h"
 #include "graph_partitioner/passes/fold/evaluate.h"
 #include "graph_partitioner/passes/infer_shapes.h"
 
@@ -32,6 +33,7 @@ constexpr WantsConstants kWantsConstants[] = {
     {"com.microsoft::MatMulBlockQuantizedFp8Weight", {1, 2}},
     {"com.microsoft::GatherBlockQuantized", {0, 2, 3}},
     {"Gather", {1}},
+    {ir::kPick, {1}},
     {ir::kScaledDot, {1, 4, 5}},
 };
 

@@ -3,8 +3,6 @@
 #include <algorithm>
 #include <array>
 #include <cmath>
-#include <numeric>
-#include <span>
 #include <string>
 
 #include "base/convert.h"
@@ -13,8 +11,6 @@
 
 namespace tenon::decomposition {
 namespace {
-
-constexpr int64_t kMostKnown = 1 << 16;
 
 enum class Kernel { kNearest, kLinear, kCubic };
 
@@ -86,22 +82,10 @@ class Resizing {
     return emit_.binary("Div", to, from);
   }
 
-  // 0, 1, … f32[size]. What is known now is a constant, and so is all that follows from it.
-  ValueId numbers_to(const Dim& size) {
-    if (!size.is_constant() || size.value() > kMostKnown) {
-      const ValueId index = emit_.position({size}, 0);
-      return emit_.cast(index, DType::kF32);
-    }
-    std::vector<float> numbers(static_cast<size_t>(size.value()));
-    std::iota(numbers.begin(), numbers.end(), 0.0F);
-    return emit_.constant(
-        ir::Tensor::copy(DType::kF32, {size.value()}, std::as_bytes(std::span(numbers))),
-        {size.value()});
-  }
-
   // Where each result's element lies in x, f32[to], as the runtime computes it.
   ValueId place_of(size_t axis) {
-    const ValueId at = numbers_to(to_[axis]);
+    const ValueId index = emit_.position({to_[axis]}, 0);
+    const ValueId at = emit_.cast(index, DType::kF32);
     if (form_.place == "align_corners") {
       const ValueId steps = emit_.dim_value(max(to_[axis] - 1, 1), DType::kF32);
       const ValueId last = emit_.dim_value(from_[axis] - 1, DType::kF32);
