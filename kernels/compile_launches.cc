@@ -1,6 +1,8 @@
 #include "kernels/compile_launches.h"
 
 #include <algorithm>
+#include <functional>
+#include <iterator>
 #include <map>
 #include <mutex>
 #include <numeric>
@@ -12,6 +14,7 @@
 #include "base/hash.h"
 #include "base/thread_pool.h"
 #include "codegen/tile/content.h"
+#include "codegen/tile/product_loops.h"
 #include "codegen/tile/text.h"
 #include "kernels/running/compiled_kernels.h"
 
@@ -128,16 +131,42 @@ std::vector<std::shared_ptr<const Code>> compile_all(const UniqueKernels& unique
   return code;
 }
 
-// For as many threads as the target has, about equally much for each: the largest kernel goes to
+// What is compiled in one go shares the loops of products that its kernels have in common: those
+// with the same ones stay together. By the kernel that each is with, its own number or an earlier
+// one.
+std::vector<size_t> families(const UniqueKernels& unique) {
+  std::vector<size_t> first(unique.kernels.size());
+  std::map<Digest, size_t> who_has;
+  for (size_t i = 0; i < unique.kernels.size(); ++i) {
+    first[i] = i;
+    for (const codegen::ProductLoop& loop : codegen::product_loops(unique.kernels[i])) {
+      const auto [place, is_new] = who_has.try_emplace(codegen::content_of(loop.kernel), first[i]);
+      if (!is_new && first[i] == i) first[i] = place->second;
+    }
+  }
+  return first;
+}
+
+// For as many threads as the target has, about equally much for each: the largest family goes to
 // who has least so far.
 std::vector<std::vector<size_t>> deal(const UniqueKernels& unique, int threads) {
+  const std::vector<size_t> first = families(unique);
+  std::map<size_t, std::vector<size_t>> members;
+  std::map<size_t, size_t> sizes;
+  for (size_t i = 0; i < first.size(); ++i) {
+    members[first[i]].push_back(i);
+    sizes[first[i]] += codegen::operation_count(unique.kernels[i]);
+  }
+  std::vector<std::pair<size_t, size_t>> order;  // operations, and whose family
+  for (const auto& [family, size] : sizes) order.emplace_back(size, family);
+  std::ranges::stable_sort(order, std::greater<>{}, [](const auto& one) { return one.first; });
   std::vector<std::vector<size_t>> hands(
-      std::clamp<size_t>(unique.kernels.size(), 1, static_cast<size_t>(std::max(threads, 1))));
+      std::clamp<size_t>(order.size(), 1, static_cast<size_t>(std::max(threads, 1))));
   std::vector<size_t> loads(hands.size());
-  for (const size_t i : unique.order()) {
+  for (const auto& [size, family] : order) {
     const auto least = std::ranges::min_element(loads) - loads.begin();
-    hands[least].push_back(i);
-    loads[least] += codegen::operation_count(unique.kernels[i]);
+    std::ranges::copy(members[family], std::back_inserter(hands[least]));
+    loads[least] += size;
   }
   return hands;
 }

@@ -9,8 +9,29 @@
 namespace tenon::codegen {
 
 HostEmitter::HostEmitter(const Kernel& kernel, const HostTarget& target, llvm::Module& module,
-                         llvm::IRBuilderBase& ir)
-    : KernelEmitter(kernel, module, ir), target_(target), uses_(kernel.types.size()) {}
+                         llvm::IRBuilderBase& ir, const LoopFunctions& loops)
+    : KernelEmitter(kernel, module, ir),
+      target_(target),
+      loops_(loops),
+      uses_(kernel.types.size()) {}
+
+llvm::Function* HostEmitter::run_as_loop() {
+  std::vector<llvm::Type*> types;
+  for (const Parameter& parameter : kernel_.parameters) {
+    const bool is_buffer = parameter.type.kind == Type::Kind::kBuffer;
+    types.push_back(is_buffer ? static_cast<llvm::Type*>(ir_.getPtrTy()) : ir_.getInt64Ty());
+  }
+  function_ = llvm::Function::Create(llvm::FunctionType::get(ir_.getVoidTy(), types, false),
+                                     llvm::Function::InternalLinkage, kernel_.name, module_);
+  for (size_t i = 0; i < types.size(); ++i) {
+    values_[i] = {function_->getArg(static_cast<unsigned>(i))};
+  }
+  ir_.SetInsertPoint(llvm::BasicBlock::Create(module_.getContext(), "entry", function_));
+  survey(kernel_.body);
+  region(kernel_.body);
+  ir_.CreateRetVoid();
+  return function_;
+}
 
 // void kernel(ptr buffers, ptr indices, i64 first, i64 last): the body inside a loop over tasks.
 llvm::Function* HostEmitter::run() {
@@ -92,10 +113,20 @@ void HostEmitter::control_operation(const Operation& op) {
     if (lo && hi) {
       const int64_t count = hi->getSExtValue() - lo->getSExtValue();
       if (count <= 0) return loop_at_most_once(op, /*runs=*/false);
+    }
+    if (const auto loop = loops_.find(&op); loop != loops_.end()) return call(loop->second);
+    if (lo && hi) {
+      const int64_t count = hi->getSExtValue() - lo->getSExtValue();
       if (step && step->getSExtValue() >= count) return loop_at_most_once(op, /*runs=*/true);
     }
   }
   KernelEmitter::control_operation(op);
+}
+
+void HostEmitter::call(const LoopFunction& loop) {
+  std::vector<Value*> arguments;
+  for (const ValueId id : loop.arguments) arguments.push_back(single(id));
+  ir_.CreateCall(loop.function, arguments);
 }
 
 void HostEmitter::loop_at_most_once(const Operation& op, bool runs) {

@@ -40,17 +40,27 @@ struct LibmFunction {
 };
 std::span<const LibmFunction> libm_functions();
 
+// A loop that is a function of its own, and the values that it is called with.
+struct LoopFunction {
+  llvm::Function* function = nullptr;
+  std::vector<ValueId> arguments;
+};
+using LoopFunctions = std::unordered_map<const Operation*, LoopFunction>;
+
 class HostEmitter : private KernelEmitter {
  public:
   HostEmitter(const Kernel& kernel, const HostTarget& target, llvm::Module& module,
-              llvm::IRBuilderBase& ir);
+              llvm::IRBuilderBase& ir, const LoopFunctions& loops = {});
   llvm::Function* run();
+  // The body alone, once, for others of the module to call: void(parameters…).
+  llvm::Function* run_as_loop();
 
  private:
   // emit_host.cc: the function and what is known before it is written
   void survey(const Region& region);
   void hoist_allocs(const Region& region);
   void control_operation(const Operation& op) override;
+  void call(const LoopFunction& loop);
   void loop_at_most_once(const Operation& op, bool runs);
   void known_side(const Operation& op, bool condition);
 
@@ -179,6 +189,7 @@ class HostEmitter : private KernelEmitter {
   void release_tiles();
 
   const HostTarget& target_;
+  const LoopFunctions loops_;
   bool uses_tiles_ = false;
   std::vector<int> uses_;
   std::unordered_map<ValueId, int64_t> index_values_;  // of kIndexConstant

@@ -3,18 +3,21 @@
 #include <fmt/format.h>
 #include <llvm/ExecutionEngine/Orc/LLJIT.h>
 #include <llvm/ExecutionEngine/Orc/ObjectLinkingLayer.h>
+#include <llvm/Object/ELFObjectFile.h>
+#include <llvm/Object/ObjectFile.h>
 
 #include <fcntl.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cmath>
 #include <cstdint>
 #include <cstdlib>
 #include <cstring>
-#include <iterator>
 #include <map>
 #include <set>
+#include <vector>
 
 #include "base/error.h"
 #include "codegen/llvm/emit_host.h"
@@ -70,9 +73,31 @@ std::unique_ptr<orc::LLJIT> make_linker(const HostTarget& target) {
   return linker;
 }
 
+// A function of an object, in bytes behind the beginning of the object's code.
+struct CodePlace {
+  std::string name;
+  uint64_t begin = 0, bytes = 0;
+};
+
 // With TENON_PERF_MAP=1, perf finds kernels by name in the file that it expects of compilers like
-// this one. A kernel reaches to the next one of its object, the last one as far as the object is
-// long. Anybody may put a file or a link of that name into /tmp: those are left alone.
+// this one; empty without.
+std::vector<CodePlace> places_for_perf(const llvm::MemoryBuffer& object) {
+  const char* wanted = ::secure_getenv("TENON_PERF_MAP");
+  if (wanted == nullptr || *wanted == 0) return {};
+  const auto file = check(llvm::object::ObjectFile::createObjectFile(object), "reading host code");
+  std::vector<CodePlace> places;
+  for (const llvm::object::SymbolRef& symbol : file->symbols()) {
+    if (check(symbol.getType(), "reading host code") != llvm::object::SymbolRef::ST_Function) {
+      continue;
+    }
+    places.push_back({check(symbol.getName(), "reading host code").str(),
+                      check(symbol.getAddress(), "reading host code"),
+                      llvm::object::ELFSymbolRef(symbol).getSize()});
+  }
+  return places;
+}
+
+// Anybody may put a file or a link of that name into /tmp: those are left alone.
 void append_for_perf(const std::string& lines) {
   constexpr int kAppend = O_WRONLY | O_APPEND | O_CREAT | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC;
   const std::string path = fmt::format("/tmp/perf-{}.map", ::getpid());
@@ -85,19 +110,15 @@ void append_for_perf(const std::string& lines) {
   ::close(map);
 }
 
-void name_for_perf(const std::map<std::string, HostFunction, std::less<>>& functions,
-                   size_t object_bytes) {
-  const char* wanted = ::secure_getenv("TENON_PERF_MAP");
-  if (wanted == nullptr || *wanted == 0) return;
-  std::map<uintptr_t, std::string_view> places;
-  for (const auto& [name, function] : functions) {
-    places[reinterpret_cast<uintptr_t>(function)] = name;
-  }
+void name_for_perf(const std::vector<CodePlace>& places, std::string_view kernel,
+                   orc::ExecutorAddr address) {
+  const auto known =
+      std::ranges::find_if(places, [&](const CodePlace& place) { return place.name == kernel; });
+  if (known == places.end()) return;
+  const uint64_t code = address.getValue() - known->begin;
   std::string lines;
-  for (auto place = places.begin(); place != places.end(); ++place) {
-    const auto next = std::next(place);
-    const uintptr_t bytes = next == places.end() ? object_bytes : next->first - place->first;
-    lines += fmt::format("{:x} {:x} tenon:{}\n", place->first, bytes, place->second);
+  for (const CodePlace& place : places) {
+    lines += fmt::format("{:x} {:x} tenon:{}\n", code + place.begin, place.bytes, place.name);
   }
   append_for_perf(lines);
 }
@@ -107,14 +128,14 @@ class LinkedCode final : public HostCode {
   LinkedCode(std::unique_ptr<orc::LLJIT> linker, std::span<const Kernel> kernels,
              std::unique_ptr<llvm::MemoryBuffer> object)
       : linker_(std::move(linker)) {
-    const size_t bytes = object->getBufferSize();
+    const std::vector<CodePlace> places = places_for_perf(*object);
     check(linker_->addObjectFile(std::move(object)), "linking host code");
+    orc::ExecutorAddr address;
     for (const Kernel& kernel : kernels) {
-      const orc::ExecutorAddr address =
-          check(linker_->lookup(kernel.name), "linking kernel @" + kernel.name);
+      address = check(linker_->lookup(kernel.name), "linking kernel @" + kernel.name);
       functions_[kernel.name] = address.toPtr<HostFunction>();
     }
-    name_for_perf(functions_, bytes);
+    if (!kernels.empty()) name_for_perf(places, kernels.back().name, address);
   }
 
   HostFunction function(std::string_view kernel) const override {

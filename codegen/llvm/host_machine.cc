@@ -8,12 +8,17 @@
 #include <llvm/Support/TargetSelect.h>
 #include <llvm/Target/TargetMachine.h>
 
+#include <functional>
+#include <map>
 #include <mutex>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "base/error.h"
 #include "codegen/llvm/emit_host.h"
+#include "codegen/tile/content.h"
+#include "codegen/tile/product_loops.h"
 
 namespace tenon::codegen {
 
@@ -104,6 +109,36 @@ std::string triple_of(const HostTarget& target) {
                                           : "aarch64-unknown-linux-gnu";
 }
 
+namespace {
+
+using Emit = std::function<llvm::Function*(const Kernel& loop)>;
+
+// For each kernel the loops that another one has as well, or it has twice: functions to call.
+std::vector<LoopFunctions> share_loops(std::span<const Kernel> kernels, const Emit& emit) {
+  struct Place {
+    size_t kernel = 0;
+    ProductLoop loop;
+  };
+  std::map<Digest, std::vector<Place>> places;
+  for (size_t i = 0; i < kernels.size(); ++i) {
+    for (ProductLoop& loop : product_loops(kernels[i])) {
+      const Digest content = content_of(loop.kernel);
+      places[content].push_back({i, std::move(loop)});
+    }
+  }
+  std::vector<LoopFunctions> shared(kernels.size());
+  for (const auto& [content, equal] : places) {
+    if (equal.size() < 2) continue;
+    llvm::Function* function = emit(equal.front().loop.kernel);
+    for (const Place& place : equal) {
+      shared[place.kernel][place.loop.loop] = {function, place.loop.arguments};
+    }
+  }
+  return shared;
+}
+
+}  // namespace
+
 KernelModule host_module(std::span<const Kernel> kernels, const HostTarget& target,
                          bool keep_names) {
   std::vector<std::string_view> names;
@@ -111,9 +146,15 @@ KernelModule host_module(std::span<const Kernel> kernels, const HostTarget& targ
   return {fmt::format("{}", fmt::join(names, ", @")), triple_of(target), make_machine(target),
           keep_names,
           [&](llvm::Module& module, llvm::IRBuilderBase& ir, const llvm::TargetMachine& machine) {
-            for (const Kernel& kernel : kernels) {
-              llvm::Function* function = HostEmitter(kernel, target, module, ir).run();
+            const auto finish = [&](llvm::Function* function) {
               set_attributes(*function, target, machine);
+              return function;
+            };
+            const std::vector<LoopFunctions> shared = share_loops(kernels, [&](const Kernel& loop) {
+              return finish(HostEmitter(loop, target, module, ir).run_as_loop());
+            });
+            for (size_t i = 0; i < kernels.size(); ++i) {
+              finish(HostEmitter(kernels[i], target, module, ir, shared[i]).run());
             }
           }};
 }
