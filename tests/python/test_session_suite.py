@@ -5,6 +5,7 @@ import subprocess
 import sys
 
 import pytest
+from onnxruntime_ep_tenon.bench.open_session import one_node_model
 from test_command import succeeded
 from test_command import tenon as command
 
@@ -40,3 +41,20 @@ def test_a_model_that_is_not_there_is_named(tmp_path):
         capture_output=True, text=True, check=False,
     )  # fmt: skip
     assert told.returncode != 0 and "none.onnx" in told.stderr
+
+
+@pytest.mark.plugin
+@pytest.mark.parametrize("provider, options", [("cpu", []), ("tenon", ["device=cpu"])])
+def test_a_process_tells_what_its_session_took(provider, options, tmp_path):
+    model = tmp_path / "model.onnx"
+    model.write_bytes(one_node_model())
+    told = subprocess.run(
+        [sys.executable, "-m", "onnxruntime_ep_tenon.bench.open_session", provider, str(model)]
+        + options,
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    answer = json.loads(told.stdout)
+    assert answer["seconds"] > 0
+    assert answer["cpu_seconds"] > 0

@@ -1,7 +1,8 @@
 """Opens a model in a process of its own and tells how long that took, as JSON on one line.
 
 python -m onnxruntime_ep_tenon.bench.open_session PROVIDER MODEL [KEY=VALUE ...], where the
-provider is tenon, shared (a second session that shares the weights of a first one) or cuda.
+provider is tenon, shared (a second session that shares the weights of a first one), cuda or cpu
+(ONNX Runtime's own). "seconds" are the clock's, "cpu_seconds" those of all threads.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ import tempfile
 import time
 from pathlib import Path
 
-from ..provider_sessions import open_cuda_session
+from ..provider_sessions import cpu_session, open_cuda_session
 from ..report import Report
 from ..session import create_session, devices
 
@@ -26,7 +27,7 @@ def main() -> int:
     device = options.pop("device", "auto")
     if device.startswith("gpu") or provider == "cuda":
         _make_context()
-    if provider != "cuda":
+    if provider not in ("cuda", "cpu"):
         devices()  # the plugin is loaded, as the CUDA provider's library below
     print(json.dumps(_open(provider, model, device, options)))
     sys.stdout.flush()
@@ -47,25 +48,38 @@ def _open(provider: str, model: str, device: str, options: dict[str, str]) -> di
     settings = onnxruntime.SessionOptions()
     if provider == "cuda":
         # Loading the libraries of CUDA takes as long as a small session.
-        open_cuda_session(_identity(), onnxruntime.SessionOptions())
-        begin = time.perf_counter()
+        open_cuda_session(one_node_model(), onnxruntime.SessionOptions())
+        watch = _Watch()
         kept = [open_cuda_session(model, settings)]
-        return {"seconds": time.perf_counter() - begin, "session": len(kept)}
+        return {**watch.read(), "session": len(kept)}
+    if provider == "cpu":
+        watch = _Watch()
+        kept = [cpu_session(Path(model), settings)]
+        return {**watch.read(), "session": len(kept)}
     kept = []
     if provider == "shared":
         kept.append(create_session(model, device, _sharing(onnxruntime), **options))
         settings = _sharing(onnxruntime)
     with tempfile.TemporaryDirectory(prefix="tenon-") as folder:
         report = Path(folder) / "report.json"
-        before, begin = _anonymous_bytes(), time.perf_counter()
+        before, watch = _anonymous_bytes(), _Watch()
         kept.append(create_session(model, device, settings, report_file=report, **options))
-        seconds = time.perf_counter() - begin
+        spent = watch.read()
         grown = _anonymous_bytes() - before
         parts = [
             part for graph in Report.load(report).data["graphs"] for part in graph["partitions"]
         ]
         phases = parts[0].get("phases_ms", {}) if parts else {}
-    return {"seconds": seconds, "anonymous_bytes": grown, "phases_ms": phases}
+    return {**spent, "anonymous_bytes": grown, "phases_ms": phases}
+
+
+class _Watch:
+    def __init__(self):
+        self._begin = (time.perf_counter(), time.process_time())
+
+    def read(self) -> dict[str, float]:
+        seconds, cpu = self._begin
+        return {"seconds": time.perf_counter() - seconds, "cpu_seconds": time.process_time() - cpu}
 
 
 def _sharing(onnxruntime):
@@ -74,7 +88,7 @@ def _sharing(onnxruntime):
     return settings
 
 
-def _identity() -> bytes:
+def one_node_model() -> bytes:
     from onnx import TensorProto, helper
 
     tensor = [helper.make_tensor_value_info(n, TensorProto.FLOAT, [1]) for n in ("x", "y")]
