@@ -11,13 +11,13 @@
 #include <cerrno>
 #include <ctime>
 #include <exception>
-#include <filesystem>
 #include <memory>
 #include <utility>
 
 #include <fmt/format.h>
 
 #include "base/byte_form.h"
+#include "base/private_folder.h"
 #include "base/replace_file.h"
 
 namespace tenon {
@@ -29,7 +29,6 @@ constexpr uint32_t kVersion = 1;
 constexpr size_t kDigestBytes = std::tuple_size_v<Digest>;
 constexpr size_t kHeaderBytes = kMagic.size() + 4 + kDigestBytes + 8 + kDigestBytes;
 constexpr std::string_view kPrefix = "tenon-";
-constexpr mode_t kForOthers = S_IWGRP | S_IWOTH;
 
 std::string_view view(const Digest& digest) {
   return {reinterpret_cast<const char*>(digest.data()), digest.size()};
@@ -60,33 +59,6 @@ bool is_entry_name(std::string_view name) {
 
 bool is_temporary_name(std::string_view name) {
   return name.starts_with(kTemporaryPrefix) && name.ends_with(kTemporarySuffix);
-}
-
-// Without "." and without a slash at the end, which would make a link its target.
-std::string plain_path(const std::string& folder) {
-  std::error_code error;
-  std::filesystem::path path = std::filesystem::absolute(folder, error).lexically_normal();
-  if (error) path = std::filesystem::path(folder).lexically_normal();
-  if (!path.has_filename()) path = path.parent_path();
-  return path;
-}
-
-bool make_folders(const std::filesystem::path& path) {
-  if (::mkdir(path.c_str(), S_IRWXU) == 0 || errno == EEXIST) return true;
-  if (errno != ENOENT || !path.has_relative_path() || !make_folders(path.parent_path())) {
-    return false;
-  }
-  return ::mkdir(path.c_str(), S_IRWXU) == 0 || errno == EEXIST;
-}
-
-// Of nobody but us: an entry is code that a GPU will run.
-Support is_ours(const struct stat& known) {
-  if (known.st_uid != ::geteuid()) return Support::no("it belongs to another user");
-  if ((known.st_mode & kForOthers) != 0) {
-    return Support::no(
-        fmt::format("others may write to it (mode {:04o}): chmod go-w", known.st_mode & 07777));
-  }
-  return Support::yes();
 }
 
 bool read_all(int file, char* bytes, size_t count) {
@@ -137,21 +109,7 @@ DiskCache::DiskCache(const std::string& folder, uint64_t limit_bytes)
 }
 
 Support DiskCache::open_folder(bool make, Descriptor& folder) const {
-  if (make && !make_folders(folder_)) {
-    return Support::no(fmt::format("it cannot be made: {}", because_of_errno()));
-  }
-  folder = Descriptor(::open(folder_.c_str(), O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC));
-  struct stat known {};
-  if (!folder.is_open()) {
-    const int cause = errno;
-    if (::lstat(folder_.c_str(), &known) == 0 && S_ISLNK(known.st_mode)) {
-      return Support::no("it is a symlink: name the folder itself");
-    }
-    errno = cause;
-    return Support::no(because_of_errno());
-  }
-  if (::fstat(folder.number(), &known) != 0) return Support::no(because_of_errno());
-  return is_ours(known);
+  return open_private_folder(folder_, make, folder);
 }
 
 std::optional<std::string> DiskCache::get(std::string_view kind, const Digest& key) {

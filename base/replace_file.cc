@@ -70,6 +70,7 @@ Support TemporaryFile::make(int folder, mode_t mode, TemporaryFile& file) {
 }
 
 bool TemporaryFile::link_as(const std::string& name) const {
+  if (!name_.empty()) return ::linkat(folder_, name_.c_str(), folder_, name.c_str(), 0) == 0;
   return ::linkat(AT_FDCWD, path_of(file_).c_str(), folder_, name.c_str(), AT_SYMLINK_FOLLOW) == 0;
 }
 
@@ -100,6 +101,17 @@ Support replace_file(int folder, const std::string& name, std::span<const std::s
   if (Support made = TemporaryFile::make(folder, mode, file); !made) return made;
   if (write_parts(file.number(), parts) && (!prepare || prepare(file.number())) &&
       file.rename_to(name)) {
+    return Support::yes();
+  }
+  return Support::no(because_of_errno());
+}
+
+Support make_file_if_absent(int folder, const std::string& name, std::string_view contents,
+                            mode_t mode) {
+  TemporaryFile file;
+  if (Support made = TemporaryFile::make(folder, mode, file); !made) return made;
+  if (write_all(file.number(), contents) && ::fsync(file.number()) == 0 &&
+      (file.link_as(name) || errno == EEXIST)) {
     return Support::yes();
   }
   return Support::no(because_of_errno());

@@ -55,10 +55,10 @@ class TemporaryFile {
   int number() const { return file_.number(); }
   // Once. A link of that name is replaced, not followed. False with errno: nothing changed.
   bool rename_to(const std::string& name);
-
- private:
+  // Gives it this name where nothing has it. False with errno, EEXIST where something has.
   bool link_as(const std::string& name) const;
 
+ private:
   int folder_ = -1;
   std::string name_;  // empty: none
   Descriptor file_;
@@ -70,5 +70,10 @@ class TemporaryFile {
 [[nodiscard]] Support replace_file(int folder, const std::string& name,
                                    std::span<const std::string_view> parts, mode_t mode,
                                    const std::function<bool(int file)>& prepare = {});
+
+// The same where nothing has the name, and on the disk before anybody sees it. Of several who do it
+// at a time one is first and the others leave its file alone: yes for all of them.
+[[nodiscard]] Support make_file_if_absent(int folder, const std::string& name,
+                                          std::string_view contents, mode_t mode);
 
 }  // namespace tenon

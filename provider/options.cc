@@ -168,7 +168,7 @@ const std::vector<Option>& table() {
       number("collective_deadline_ms", &Options::collective_deadline_ms, "milliseconds"),
       flag("collective_overlap", &Options::collective_overlap),
       flag("collective_peer_memory", &Options::collective_peer_memory),
-      secret(text("collective_token", &Options::collective_token, "64 hexadecimal digits")),
+      secret(text("collective_token", &Options::collective_token, "64 hexadecimal digits | none")),
       flag("collective_windows", &Options::collective_windows),
       choice("context_weights", &Options::context_weights, "map | copy"),
       choice("contexts", &Options::contexts, "open | refuse"),

@@ -36,7 +36,7 @@ struct Options {
   bool tensor_parallel_plan = false;        // as that rank, without the others; nothing runs
   std::string collective_backend = "auto";  // auto | gloo | nccl | shm
   std::string collective_address;  // host:port where ranks meet; empty: as the launcher says
-  std::string collective_token;    // that ranks show each other; empty: derived from the job
+  std::string collective_token;    // that ranks show each other; empty: of the job and the user
   uint64_t collective_deadline_ms = 60'000;
   bool collective_overlap = true;      // on a GPU: collectives beside other launches
   bool collective_peer_memory = true;  // GPUs of one host sum what is small by themselves

@@ -94,6 +94,13 @@ Round try_all(const LaunchPlace& place, Clock::time_point limit,
   return {.channel = std::nullopt, .errors = error.what()};
 }
 
+// Of ranks that know each other by a file.
+std::string hint_of(const LaunchPlace& place, Differs differs) {
+  if (differs != Differs::kToken || !place.needs_user_secret) return "";
+  return "; ranks in several containers or of several users have no secret in common and need a "
+         "collective_token";
+}
+
 // Trying again does not help.
 void require_common(const LaunchPlace& place, Differs differs, const std::string& errors) {
   if (differs == Differs::kVersion) {
@@ -103,8 +110,8 @@ void require_common(const LaunchPlace& place, Differs differs, const std::string
     throw CollectiveError(
         fmt::format("rank {} has another job token than rank 0 ({}): collective_token, "
                     "TENON_COLLECTIVE_TOKEN or the launcher's job differ, or another job listens "
-                    "there",
-                    place.rank, errors));
+                    "there{}",
+                    place.rank, errors, hint_of(place, differs)));
   }
 }
 
@@ -122,8 +129,8 @@ FrameChannel connect_to_store(const LaunchPlace& place, Clock::time_point limit,
     if (Clock::now() + pause >= limit) {
       throw CollectiveError(fmt::format(
           "rank 0 did not let rank {} in within {} ms; it is not running, elsewhere, or has its "
-          "{} ranks already ({})",
-          place.rank, deadline.count(), place.size, round.errors));
+          "{} ranks already ({}){}",
+          place.rank, deadline.count(), place.size, round.errors, hint_of(place, round.differs)));
     }
     std::this_thread::sleep_for(pause);
     pause = std::min(2 * pause, kLongestPause);

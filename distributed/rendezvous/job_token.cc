@@ -37,7 +37,7 @@ JobToken parse_token(std::string_view text, std::string_view source) {
   if (!good) {
     throw UserError(
         fmt::format("{} has {} characters; expected 64 hexadecimal digits and nothing else, as "
-                    "`openssl rand -hex 32` prints them",
+                    "`openssl rand -hex 32` prints them, or none",
                     source, text.size()));
   }
   return token;

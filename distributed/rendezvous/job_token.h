@@ -10,6 +10,12 @@ namespace tenon::distributed {
 
 using JobToken = Digest;
 
+// What to do where ranks cannot know each other without one; ends sentences.
+inline constexpr const char* kGiveToken =
+    "give every rank the same collective_token or TENON_COLLECTIVE_TOKEN (64 hexadecimal digits, "
+    "as `openssl rand -hex 32` prints them), or collective_token=none where everybody who can "
+    "reach the ranks is trusted";
+
 // 64 hexadecimal digits; `source` is the option or variable that messages name.
 JobToken parse_token(std::string_view text, std::string_view source);
 // From what the processes of a job know without having been told: it keeps stray connections and

@@ -19,6 +19,9 @@ constexpr int kFromMasterPort = 1000;
 // Below the ports that Linux gives out by itself (32768 and up).
 constexpr int kFirstPort = 20'000, kPortRange = 10'000;
 
+// Says that strangers need not be kept out.
+constexpr std::string_view kNoToken = "none";
+
 constexpr const char* kRead[] = {"RANK",
                                  "WORLD_SIZE",
                                  "LOCAL_RANK",
@@ -265,17 +268,36 @@ void take_address(LaunchPlace& place, const LaunchOptions& options,
   meet_on_this_host(place, launcher->name + launcher->job, user_id);
 }
 
-JobToken token_of(const LaunchPlace& place, const LaunchOptions& options,
-                  const std::optional<Launcher>& launcher, const Variables& variables,
-                  unsigned user_id) {
-  if (!options.token.empty()) return parse_token(options.token, "collective_token");
-  const std::string given = value_of(variables, "TENON_COLLECTIVE_TOKEN");
-  if (!given.empty()) return parse_token(given, "TENON_COLLECTIVE_TOKEN");
+JobToken token_of_job(const LaunchPlace& place, const LaunchOptions& options,
+                      const std::optional<Launcher>& launcher, unsigned user_id) {
   // Not the host: ranks may spell it differently.
-  if (!options.address.empty() && place.size > 1) {
+  if (!options.address.empty()) {
     return derived_token("address", std::to_string(place.ports.front()), user_id);
   }
-  return launcher ? derived_token(launcher->name, launcher->job, user_id) : JobToken{};
+  return derived_token(launcher->name, launcher->job, user_id);
+}
+
+void take_token(LaunchPlace& place, const LaunchOptions& options,
+                const std::optional<Launcher>& launcher, const Variables& variables,
+                unsigned user_id) {
+  if (place.size == 1) return;
+  const bool by_option = !options.token.empty();
+  const std::string given =
+      by_option ? options.token : value_of(variables, "TENON_COLLECTIVE_TOKEN");
+  if (!given.empty() && given != kNoToken) {
+    place.token = parse_token(given, by_option ? "collective_token" : "TENON_COLLECTIVE_TOKEN");
+    return;
+  }
+  place.token = token_of_job(place, options, launcher, user_id);
+  if (given == kNoToken) return;
+  if (!is_loopback(place.host) && !(launcher && launcher->one_host)) {
+    throw UserError(
+        fmt::format("{} ranks meet at {} port {}, and as far as options and the launcher's "
+                    "variables tell they may be on several hosts; who is one of them is not known "
+                    "without a token: {}",
+                    place.size, place.host, place.ports.front(), kGiveToken));
+  }
+  place.needs_user_secret = true;
 }
 
 }  // namespace
@@ -291,7 +313,7 @@ LaunchPlace launch_place(const LaunchOptions& options, const Variables& variable
   take_rank_and_size(place, options, launcher);
   if (launcher) place.local_rank = launcher->local_rank;
   take_address(place, options, launcher, variables, user_id);
-  place.token = token_of(place, options, launcher, variables, user_id);
+  take_token(place, options, launcher, variables, user_id);
   return place;
 }
 

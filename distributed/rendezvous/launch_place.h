@@ -16,7 +16,7 @@ namespace tenon::distributed {
 struct LaunchOptions {
   std::optional<int> rank, size;  // tensor_parallel_rank, tensor_parallel_size
   std::string address;            // collective_address: host:port, [::1]:port; empty: not given
-  std::string token;              // collective_token; empty: not given
+  std::string token;              // collective_token, may be "none"; empty: not given
 };
 
 using Variables = std::map<std::string, std::string>;
@@ -28,12 +28,15 @@ struct LaunchPlace {
   // where there is nobody to meet.
   std::string host;
   std::vector<uint16_t> ports;
+  // What ranks show each other. Nobody gave one: it tells jobs apart, but follows from what others
+  // can see, until with_user_secret() has made it this user's.
   JobToken token{};
+  bool needs_user_secret = false;
   std::string launcher;  // who said so: "options", "torchrun", "Open MPI", "Slurm"; "" for nobody
 };
 
 // An empty variable counts as none. Options beat variables. Contradictions are UserErrors that name
-// the option or the variable.
+// the option or the variable, and so are ranks that may be on several hosts and have no token.
 LaunchPlace launch_place(const LaunchOptions& options, const Variables& variables,
                          unsigned user_id);
 

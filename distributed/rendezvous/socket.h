@@ -24,6 +24,10 @@ struct HostAndPort {
 // "host:port", "10.0.0.1:29600", "[::1]:29600"; `source` is the option that messages name.
 HostAndPort parse_address(std::string_view text, std::string_view source);
 
+// Whether that leads to this host and no other, whoever reads it: an address of the loopback
+// interface, or "localhost".
+bool is_loopback(const std::string& host);
+
 // A file descriptor that is closed with its object.
 class Socket {
  public:

@@ -7,6 +7,7 @@
 #include "base/error.h"
 #include "distributed/rendezvous/fingerprint.h"
 #include "distributed/rendezvous/store_member.h"
+#include "distributed/rendezvous/user_secret.h"
 
 namespace tenon::distributed {
 
@@ -19,7 +20,8 @@ std::unique_ptr<Store> Store::join(const LaunchPlace& place, Settings settings) 
   if (place.size > 1 && (place.host.empty() || place.ports.empty())) {
     throw InternalError("ranks without an address to meet at");
   }
-  auto member = std::make_unique<StoreMember>(place, std::move(settings));
+  auto member =
+      std::make_unique<StoreMember>(with_user_secret(place, secret_folders()), std::move(settings));
   member->wait_for_all();
   return std::unique_ptr<Store>(new Store(std::move(member)));
 }

@@ -7,6 +7,7 @@
 
 #include <atomic>
 #include <cstdlib>
+#include <filesystem>
 
 #include <fmt/format.h>
 
@@ -30,7 +31,14 @@ struct Rank {
 
 class JobTest : public testing::Test {
  protected:
-  static void SetUpTestSuite() { ::setenv("TENON_NCCL_LIBRARY", TENON_STUB_NCCL, 1); }
+  static void SetUpTestSuite() {
+    ::setenv("TENON_NCCL_LIBRARY", TENON_STUB_NCCL, 1);
+    // Ranks of one host keep a secret there; nothing is left in the user's folders.
+    std::string folder = testing::TempDir() + "job-test-XXXXXX";
+    ASSERT_NE(::mkdtemp(folder.data()), nullptr);
+    ::setenv("XDG_RUNTIME_DIR", folder.c_str(), 1);
+  }
+  static void TearDownTestSuite() { std::filesystem::remove_all(std::getenv("XDG_RUNTIME_DIR")); }
   void SetUp() override { stub_ = stub_nccl(); }
 
   // One thread for each; devices by rank.

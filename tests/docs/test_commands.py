@@ -38,6 +38,7 @@ BLOCKS = {
     ("docs/distributed.md", "torchrun"): "needs: launcher",
     ("docs/distributed.md", "create_session"): "needs: launcher",
     ("docs/distributed.md", "--ranks auto"): "test_rank_examples.py",
+    ("docs/distributed.md", "openssl rand"): "needs: Over several hosts",
     ("docs/distributed.md", "is outside"): "test_rank_faults.py",
     ("docs/formats.md", "export_models"): "needs: To make the files needs Model Optimizer",
     ("docs/install.md", "make wheel"): "test_wheel.py",

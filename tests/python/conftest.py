@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import tempfile
 from types import SimpleNamespace
 
 import onnxruntime
@@ -12,6 +13,9 @@ from onnxruntime_ep_tenon.library import version_tuple
 
 # Tests compile what they test, and leave nothing in the user's folders.
 os.environ["TENON_CACHE_DIR"] = "off"
+# Ranks of one host keep a secret there.
+_RUNTIME_FOLDER = tempfile.TemporaryDirectory(prefix="tenon-tests-")
+os.environ["XDG_RUNTIME_DIR"] = _RUNTIME_FOLDER.name
 
 RUNTIME = version_tuple(onnxruntime.__version__)
 

@@ -20,6 +20,7 @@ HERE = Path(__file__).parent
 ADDRESSES = ("10.231.77.1", "10.231.77.2")
 PORT = 29777
 SILENCE_MS = 2000
+TOKEN = {"TENON_COLLECTIVE_TOKEN": "5e" * 32}  # addresses of several hosts ask for one
 NUMBERS = itertools.count()
 
 
@@ -101,7 +102,7 @@ def test_the_logits_are_those_of_one_rank(tmp_path, make_hosts, cable):
     assert finish([job.start("alone")]) == [""]
     ranks = [
         job.start(
-            str(rank), prefix=hosts.prefix(rank), tensor_parallel_size=2,
+            str(rank), TOKEN, prefix=hosts.prefix(rank), tensor_parallel_size=2,
             tensor_parallel_rank=rank, collective_address=f"{ADDRESSES[0]}:{PORT}",
             collective_backend="gloo",  # namespaces of one host would share memory
         )
@@ -116,8 +117,9 @@ def test_the_logits_are_those_of_one_rank(tmp_path, make_hosts, cable):
         assert first[name].tobytes() == second[name].tobytes()
 
 
-def test_a_cable_that_is_pulled_is_a_lost_rank(tmp_path, make_hosts):
+def test_a_cable_that_is_pulled_is_a_lost_rank(tmp_path, make_hosts, monkeypatch):
     hosts = make_hosts()
+    monkeypatch.setenv("TENON_COLLECTIVE_TOKEN", TOKEN["TENON_COLLECTIVE_TOKEN"])
     scene = Scene(
         "waits", tmp_path, size=2, address=f"{ADDRESSES[0]}:{PORT}", prefix=hosts.prefix,
         deadline_ms=2 * SILENCE_MS, backend="gloo",

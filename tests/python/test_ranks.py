@@ -307,6 +307,9 @@ def test_a_gpu_that_is_not_here_is_refused(tmp_path):
         ({"collective_backend": "nccl"}, "exchanges memory of GPUs, and this session is on a CPU"),
         ({"collective_backend": "mpi"}, "it takes: auto | gloo | nccl | shm"),
         ({"collective_deadline_ms": 0}, "must be positive"),
+        ({"collective_token": "short"}, "expected 64 hexadecimal digits"),
+        # of several hosts, for all that is known: there is no secret that they have in common
+        ({"collective_address": "192.0.2.1:29600"}, "collective_token=none where everybody"),
     ],
 )
 def test_bad_options_have_a_reason(tmp_path, options, words):

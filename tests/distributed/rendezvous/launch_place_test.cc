@@ -46,7 +46,8 @@ const Variables kTorchrun{{"RANK", "3"},
                           {"LOCAL_WORLD_SIZE", "2"},
                           {"MASTER_ADDR", "node0"},
                           {"MASTER_PORT", "29500"},
-                          {"TORCHELASTIC_RUN_ID", "none"}};
+                          {"TORCHELASTIC_RUN_ID", "none"},
+                          {"TENON_COLLECTIVE_TOKEN", "none"}};  // of several hosts
 const Variables kOpenMpi{{"OMPI_COMM_WORLD_RANK", "2"},
                          {"OMPI_COMM_WORLD_SIZE", "4"},
                          {"OMPI_COMM_WORLD_LOCAL_RANK", "2"},
@@ -90,6 +91,7 @@ TEST(LaunchPlace, RanksOfAJobAgreeAndJobsDiffer) {
   EXPECT_NE(one.token, place_of(with(kTorchrun, {{"TORCHELASTIC_RUN_ID", "b"}})).token);
   EXPECT_NE(one.token, place_of(with(kTorchrun, {{"MASTER_PORT", "29501"}})).token);
   EXPECT_NE(one.token, launch_place({}, kTorchrun, kUser + 1).token);
+  EXPECT_FALSE(one.needs_user_secret);
 
   const LaunchPlace step = place_of(kSlurm),
                     other = place_of(with(kSlurm, {{"SLURM_STEP_ID", "1"}}));
@@ -133,13 +135,15 @@ TEST(LaunchPlace, SeveralHostsAskForAnAddress) {
   }
   EXPECT_THAT(error_of({{"RANK", "0"}, {"WORLD_SIZE", "2"}}), HasSubstr("collective_address"));
   // What scripts for torch export serves as well.
-  const LaunchPlace place = place_of(with(
-      kSlurm, {{"SLURM_STEP_NUM_NODES", "2"}, {"MASTER_ADDR", "n1"}, {"MASTER_PORT", "12345"}}));
+  const LaunchPlace place = place_of(with(kSlurm, {{"SLURM_STEP_NUM_NODES", "2"},
+                                                   {"MASTER_ADDR", "n1"},
+                                                   {"MASTER_PORT", "12345"},
+                                                   {"TENON_COLLECTIVE_TOKEN", "none"}}));
   EXPECT_EQ(place.host, "n1");
   EXPECT_EQ(place.ports.front(), 13345);
   const LaunchPlace given =
       place_of(with(kSlurm, {{"SLURM_STEP_NUM_NODES", "2"}}),
-               {.rank = {}, .size = {}, .address = "[fd00::1]:29600", .token = ""});
+               {.rank = {}, .size = {}, .address = "[fd00::1]:29600", .token = "none"});
   EXPECT_EQ(given.host, "fd00::1");
   EXPECT_THAT(given.ports, ElementsAre(29600));
   EXPECT_EQ(given.rank, 1);
@@ -189,7 +193,7 @@ TEST(LaunchPlace, BadVariablesAreNamed) {
 }
 
 LaunchOptions options(std::optional<int> rank, std::optional<int> size, std::string address = "") {
-  return {.rank = rank, .size = size, .address = std::move(address), .token = ""};
+  return {.rank = rank, .size = size, .address = std::move(address), .token = "none"};
 }
 
 TEST(LaunchPlace, OptionsBeatVariables) {
@@ -244,11 +248,59 @@ TEST(LaunchPlace, TokensByOptionThenByVariable) {
   EXPECT_THAT(error_of(variables, given), HasSubstr("collective_token"));
   EXPECT_THAT(error_of(with(kTorchrun, {{"TENON_COLLECTIVE_TOKEN", "z"}})),
               HasSubstr("TENON_COLLECTIVE_TOKEN"));
-  // By address alone: ranks may spell the host as they like.
+  // It says that strangers need not be kept out, and by address alone ranks may spell the host as
+  // they like.
+  EXPECT_FALSE(place_of({}, options(0, 2, "h:5")).needs_user_secret);
   EXPECT_EQ(place_of({}, options(0, 2, "127.0.0.1:5")).token,
             place_of({}, options(1, 2, "localhost:5")).token);
   EXPECT_NE(place_of({}, options(0, 2, "127.0.0.1:5")).token,
             place_of({}, options(0, 2, "127.0.0.1:6")).token);
+}
+
+LaunchOptions without_token(LaunchOptions options) {
+  options.token = "";
+  return options;
+}
+
+TEST(LaunchPlace, RanksOfOneHostTakeTheirUsersSecret) {
+  for (const Variables& variables :
+       {kOpenMpi,
+        kSlurm,
+        with(without(kTorchrun, "TENON_COLLECTIVE_TOKEN"), {{"LOCAL_WORLD_SIZE", "8"}}),
+        {{"RANK", "1"}, {"WORLD_SIZE", "2"}, {"MASTER_ADDR", "127.0.0.1"}, {"MASTER_PORT", "9"}}}) {
+    EXPECT_TRUE(place_of(variables).needs_user_secret);
+    EXPECT_FALSE(place_of(with(variables, {{"TENON_COLLECTIVE_TOKEN", "none"}})).needs_user_secret);
+    EXPECT_FALSE(place_of(with(variables, {{"TENON_COLLECTIVE_TOKEN", std::string(64, 'a')}}))
+                     .needs_user_secret);
+  }
+  for (const char* host : {"127.0.0.1", "127.9.9.9", "localhost", "[::1]"}) {
+    const auto place = place_of({}, without_token(options(0, 2, std::string(host) + ":5")));
+    EXPECT_TRUE(place.needs_user_secret) << host;
+  }
+  // The launcher knows that all are here, whatever the address.
+  EXPECT_TRUE(place_of(kOpenMpi, without_token(options({}, {}, "node0:5"))).needs_user_secret);
+  EXPECT_FALSE(place_of({}).needs_user_secret) << "one rank has nobody to meet";
+}
+
+TEST(LaunchPlace, RanksThatMayBeOnSeveralHostsNeedAToken) {
+  const Variables torchrun = without(kTorchrun, "TENON_COLLECTIVE_TOKEN");
+  const Variables two_nodes = with(
+      kSlurm, {{"SLURM_STEP_NUM_NODES", "2"}, {"MASTER_ADDR", "n1"}, {"MASTER_PORT", "12345"}});
+  for (const Variables& variables : {torchrun, without(torchrun, "LOCAL_WORLD_SIZE"), two_nodes,
+                                     with(kOpenMpi, {{"OMPI_COMM_WORLD_LOCAL_SIZE", "2"},
+                                                     {"MASTER_ADDR", "n1"},
+                                                     {"MASTER_PORT", "12345"}})}) {
+    EXPECT_THAT(error_of(variables),
+                AllOf(HasSubstr("several hosts"), HasSubstr("collective_token"),
+                      HasSubstr("TENON_COLLECTIVE_TOKEN"), HasSubstr("openssl rand -hex 32"),
+                      HasSubstr("collective_token=none")));
+    EXPECT_EQ(place_of(with(variables, {{"TENON_COLLECTIVE_TOKEN", "none"}})).token,
+              place_of(with(variables, {{"TENON_COLLECTIVE_TOKEN", "none"}})).token);
+  }
+  for (const char* host : {"10.0.0.1", "node0", "[fd00::1]", "128.0.0.1"}) {
+    const auto given = without_token(options(0, 2, std::string(host) + ":5"));
+    EXPECT_THAT(error_of({}, given), HasSubstr("several hosts")) << host;
+  }
 }
 
 TEST(LaunchPlace, ReadsTheProcessesVariables) {
