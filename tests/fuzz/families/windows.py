@@ -115,6 +115,22 @@ def resize(g: Graph) -> None:
     g.output(y)
 
 
+def grid_sample(g: Graph) -> None:
+    g.opset = max(g.opset, 20)
+    batch, channels = g.label(), g.between(1, 3)
+    spatial = g.pick((2, 2, 3))
+    x = g.input(F32, [batch, channels, *(g.label(g.between(2, 6)) for _ in range(spatial))])
+    grid = g.input(F32, [batch, *(g.label(g.between(1, 5)) for _ in range(spatial)), spatial])
+    y = g.node(
+        "GridSample",
+        [x, grid],
+        mode=g.pick(("linear", "cubic" if spatial == 2 else "linear")),
+        padding_mode=g.pick((None, "zeros", "border", "reflection")),
+        align_corners=g.pick((None, 0, 1)),
+    )
+    g.output(y)
+
+
 def integer_conv(g: Graph) -> None:
     channels, made = g.between(1, 3), g.between(1, 4)
     left, right = U8, g.pick((U8, I8))
@@ -148,4 +164,15 @@ def small_net(g: Graph) -> None:
     g.output(g.node("Gemm", [g.keep(y), g.weight(made * 16, 5), g.weight(5)]))
 
 
-GRAPHS = (conv, conv, conv_transpose, pool, pool, global_pool, resize, integer_conv, small_net)
+GRAPHS = (
+    conv,
+    conv,
+    conv_transpose,
+    pool,
+    pool,
+    global_pool,
+    resize,
+    grid_sample,
+    integer_conv,
+    small_net,
+)
