@@ -16,6 +16,9 @@ namespace {
 
 // For one address: another one, or a later try, may do better.
 constexpr std::chrono::milliseconds kPatience{2000};
+// Of the first round, for a connection alone: where the door is flooded the kernel drops calls, and
+// calls again by itself only after a second.
+constexpr std::chrono::milliseconds kFirstPatience{250};
 constexpr std::chrono::milliseconds kFirstPause{10}, kLongestPause{200};
 
 // What ranks must have in common before they can talk.
@@ -69,16 +72,16 @@ struct Round {
 // Every address of every port, once. The name of a host that is just coming up may not be known
 // yet.
 Round try_all(const LaunchPlace& place, Clock::time_point limit,
-              std::chrono::milliseconds silence) try {
+              std::chrono::milliseconds connecting, std::chrono::milliseconds silence) try {
   Round round;
   for (const Endpoint& endpoint : resolve(place.host, place.ports)) {
-    const auto patience = std::min(limit, Clock::now() + kPatience);
-    OpenedSocket opened = connect_to(endpoint, patience);
+    OpenedSocket opened = connect_to(endpoint, std::min(limit, Clock::now() + connecting));
     Try tried{opened.error};
     if (opened.socket) {
       tune_connection(opened.socket, silence);
       FrameChannel channel(std::move(opened.socket), kGreetingBytes);
-      tried = greet(channel, place.token, endpoint.port(), patience);
+      const auto greeting = std::min(limit, Clock::now() + kPatience);
+      tried = greet(channel, place.token, endpoint.port(), greeting);
       if (tried.error.empty()) {
         channel.set_longest(kLongestFrame);
         round.channel = std::move(channel);
@@ -121,8 +124,8 @@ FrameChannel connect_to_store(const LaunchPlace& place, Clock::time_point limit,
                               std::chrono::milliseconds deadline,
                               std::chrono::milliseconds silence) {
   auto pause = kFirstPause;
-  while (true) {
-    Round round = try_all(place, limit, silence);
+  for (auto connecting = kFirstPatience;; connecting = std::min(2 * connecting, kPatience)) {
+    Round round = try_all(place, limit, connecting, silence);
     if (round.channel) return *std::move(round.channel);
     // Where several ports are tried, one of them may be another job's.
     if (place.ports.size() == 1) require_common(place, round.differs, round.errors);

@@ -1,6 +1,7 @@
 // Connections that are no ranks: they are turned away, and the job begins all the same.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <poll.h>
 
 #include <atomic>
 #include <random>
@@ -189,6 +190,29 @@ TEST_F(ConcurrentStrangers, HaveAnotherToken) {
                     HasSubstr("collective_token"), HasSubstr("TENON_COLLECTIVE_TOKEN")));
   EXPECT_LT(Clock::now() - start, 3s) << "waiting does not help";
   expect_that_the_job_begins();
+}
+
+TEST(Strangers, ConcurrentRankOfAnotherVersionIsToldSo) {
+  const auto places = places_of(meeting(2, free_ports(1)));
+  OpenedSocket opened = listen_at(endpoint("127.0.0.1", places[0].ports[0]));
+  ASSERT_TRUE(opened.socket) << opened.error;
+  std::string answered;
+  std::thread newer([&] {
+    pollfd entry{.fd = opened.socket.fd(), .events = POLLIN, .revents = 0};
+    if (::poll(&entry, 1, 10'000) <= 0) return;
+    FrameChannel channel(Socket(::accept4(opened.socket.fd(), nullptr, nullptr, SOCK_NONBLOCK)),
+                         kGreetingBytes);
+    std::string said = challenge(new_nonce());
+    said[12] = 9;  // behind the magic
+    channel.push(said);
+    answered = wait_for_frame(channel, Clock::now() + 5s).value_or("");
+  });
+  EXPECT_THAT(run_rank(
+                  places[1], [](Store&) { return std::string("in"); }, within(10s)),
+              AllOf(HasSubstr("rank 1 cannot join rank 0"), HasSubstr("version 9"),
+                    HasSubstr("the same version of Tenon")));
+  newer.join();
+  EXPECT_THAT(answered, HasSubstr("tenon-meets-")) << "it can tell its ranks, too";
 }
 
 TEST(Strangers, ConcurrentRanksAreToldOfWrongTokens) {
