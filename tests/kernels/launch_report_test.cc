@@ -89,9 +89,10 @@ TEST(LaunchReport, NamesTheInstructionsThatMultiply) {
   EXPECT_EQ(isa("aarch64-i8mm", Precision::kInt8, "dot_int8"), "i8mm");
   EXPECT_EQ(isa("aarch64-i8mm", Precision::kInt8, "dot_row_int8"), "dotprod");
   EXPECT_EQ(isa("aarch64-neon", Precision::kExact, "dot_row"), "neon");
-  EXPECT_EQ(isa("x86_64-avx2", Precision::kInt8, "dot_int8"), "avx2");
+  EXPECT_EQ(isa("x86_64-avx2", Precision::kInt8, "dot_row_int8"), "avx2");
   EXPECT_EQ(isa("x86_64-avxvnni", Precision::kInt8, "dot_int8"), "avxvnni");
-  EXPECT_EQ(isa("x86_64-avx512", Precision::kInt8, "dot_int8"), "avx512bw");
+  EXPECT_EQ(isa("x86_64-avx512", Precision::kInt8, "dot_row_int8"), "avx512bw");
+  EXPECT_EQ(isa("x86_64-avx512vnni", Precision::kInt8, "dot_row_int8"), "avx512vnni");
   EXPECT_EQ(isa("x86_64-avx512vnni", Precision::kInt8, "dot_int8"), "avx512vnni");
   EXPECT_EQ(isa("x86_64-avx512vnni", Precision::kExact, "dot_rows"), "avx512f");
   EXPECT_EQ(isa("x86_64-amx", Precision::kInt8, "dot_tiles"), "amx-bf16");

@@ -297,15 +297,6 @@ TEST_F(TunerTest, OutputsThatNobodyWroteAreWrong) {
   EXPECT_EQ(status_of("pipelined"), "wrong_result");
 }
 
-TEST_F(TunerTest, AWriteBehindAnOutputIsOutOfBounds) {
-  plant([](Program& program) { add_copy(program, 4 * 128 * 2 + 6); });
-  tune(product("4"));
-  EXPECT_EQ(status_of("pipelined"), "out_of_bounds");
-  EXPECT_NE(lines("plan").at(0).at("reason").get<std::string>().find("behind output 0"),
-            std::string::npos)
-      << lines("plan").at(0).dump();
-}
-
 // Writes a few bytes so far behind where its buffer begins.
 class WritesBehind final : public LibraryCall {
  public:
@@ -319,23 +310,40 @@ class WritesBehind final : public LibraryCall {
   int64_t bytes_;
 };
 
+// A library's call that begins `bytes` behind where `slot` does.
+CompiledLaunch write_behind(Program& program, size_t slot, int64_t bytes) {
+  CompiledLaunch call;
+  call.kind = LaunchKind::kLibraryCall;
+  call.call = std::make_shared<WritesBehind>(bytes);
+  call.is_buffer = {true};
+  call.slots = {slot};
+  call.tasks = 1;
+  call.node = "planted";
+  program.dependencies.begin_node();
+  program.dependencies.add_call("call", "planted", call.slots, {true}, true);
+  return call;
+}
+
+TEST_F(TunerTest, AWriteBehindAnOutputIsOutOfBounds) {
+  plant([](Program& program) {
+    program.launches.push_back(write_behind(program, program.output_slots.front(), 4 * 128 * 2));
+  });
+  tune(product("4"));
+  EXPECT_EQ(status_of("pipelined"), "out_of_bounds");
+  EXPECT_NE(lines("plan").at(0).at("reason").get<std::string>().find("behind output 0"),
+            std::string::npos)
+      << lines("plan").at(0).dump();
+}
+
 TEST_F(TunerTest, AWriteBehindAWeightIsOutOfBoundsAndBlamesNobodyElse) {
   std::atomic<bool> is_planted = false;  // plans are compiled side by side
   plant([&](Program& program) {
     if (is_planted.exchange(true)) return;
     size_t last = program.slots.size() - 1;
     while (program.slots[last].kind != Slot::Kind::kConstant) --last;
-    CompiledLaunch call;
-    call.kind = LaunchKind::kLibraryCall;
     // Where constants lie side by side each takes whole 256 bytes.
-    call.call = std::make_shared<WritesBehind>((program.slots[last].bytes.value() + 255) & ~255);
-    call.is_buffer = {true};
-    call.slots = {last};
-    call.tasks = 1;
-    call.node = "planted";
-    program.dependencies.begin_node();
-    program.dependencies.add_call("call", "planted", call.slots, {true}, true);
-    program.launches.push_back(std::move(call));
+    const int64_t bytes = (program.slots[last].bytes.value() + 255) & ~255;
+    program.launches.push_back(write_behind(program, last, bytes));
   });
   const std::vector<TuningRecord> records = tune(product("4"));
   std::map<std::string, int> statuses;
