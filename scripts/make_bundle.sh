@@ -34,6 +34,7 @@ mkdir "$bundle/tests" "$bundle/examples"
 cp -rL tests/python "$bundle/tests/python"
 find tests/fuzz -name '*.py' ! -name 'test_*' -exec cp --parents -t "$bundle" {} +
 cp -r examples/python "$bundle/examples/python"
+install -D -m 644 -t "$bundle/docs" docs/options.md  # tests read its table
 cp scripts/measure_cuts.py scripts/print_figures.py scripts/summarize_tests.py "$bundle/scripts/"
 cp scripts/bundle_run.sh "$bundle/run"
 find "$bundle" -name __pycache__ -prune -exec rm -rf {} +

@@ -181,8 +181,8 @@ std::vector<Case> cases() {
       conv("ocr_depthwise", "group=120, pads=[2, 2, 2, 2]", {1, 120, 48, 80}, {120, 1, 5, 5},
            {1, 120, 48, 80})
           .of_real_size(),
-      transposed("segmentation", "pads=[1, 1, 1, 1], strides=[2, 2]", {1, 128, 64, 64},
-                 {128, 128, 4, 4}, {1, 128, 128, 128})
+      transposed("segmentation", "pads=[1, 1, 1, 1], strides=[2, 2]", {1, 64, 32, 32},
+                 {64, 32, 4, 4}, {1, 32, 64, 64})
           .of_real_size(),
       conv("ocr_head", "pads=[4, 4, 4, 4]", {1, 24, 60, 80}, {12, 24, 9, 9}, {1, 12, 60, 80})
           .of_real_size(),
