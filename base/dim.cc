@@ -145,12 +145,17 @@ Division split(const Dim& a, const Dim& b) {
   return {0, a};
 }
 
+// Magnitudes have no sign, so that of the smallest integer is one as well.
 int64_t common_divisor(const Dim& a, const Dim& b) {
-  int64_t divisor = 0;
+  uint64_t divisor = 0;
   for (const Dim* dim : {&a, &b}) {
-    for (const Term& term : DimAlgebra::terms(*dim)) divisor = std::gcd(divisor, term.coefficient);
+    for (const Term& term : DimAlgebra::terms(*dim)) {
+      const auto bits = static_cast<uint64_t>(term.coefficient);
+      divisor = std::gcd(divisor, term.coefficient < 0 ? uint64_t{0} - bits : bits);
+    }
   }
-  return divisor;
+  // All of them are the smallest integer: half of it divides them, too.
+  return static_cast<int64_t>(divisor >> 63 != 0 ? divisor / 2 : divisor);
 }
 
 Dim divided_by(const Dim& dim, int64_t divisor) {

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <iterator>
+#include <limits>
 #include <optional>
 #include <vector>
 
@@ -14,6 +15,9 @@ bool key_before(const AtomPtr& a, const AtomPtr& b) { return a->key < b->key; }
 
 // a / b where it is a term again.
 std::optional<Term> divide(const Term& a, const Term& b) {
+  if (a.coefficient == std::numeric_limits<int64_t>::min() && b.coefficient == -1) {
+    return std::nullopt;
+  }
   if (a.coefficient % b.coefficient != 0) return std::nullopt;
   if (!std::includes(a.factors.begin(), a.factors.end(), b.factors.begin(), b.factors.end(),
                      key_before)) {
