@@ -54,7 +54,7 @@ TEST(ProductLoopsTest, WhatStandsAroundALoopDoesNotTellItApart) {
   EXPECT_NE(content(plain), content(longer));
 }
 
-TEST(ProductLoopsTest, NeedsNoTilesFromAroundItAndEnoughToDo) {
+TEST(ProductLoopsTest, NeedsNoTilesFromAroundItAndEnoughWork) {
   const auto loops_of = [](int rows, bool carries) {
     Builder b("kernel");
     ValueId a = b.buffer("a", DType::kF32), y = b.buffer("y", DType::kF32);
